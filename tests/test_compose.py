@@ -144,7 +144,7 @@ def run(code: str, *, service: str = "web", **changed: str | None) -> subprocess
 
 @cache
 def settings() -> dict[str, Any]:
-    """Return the settings of every service of ours: `test_our_services_have_one_environment`."""
+    """Return the settings of our services. They are the same, as `test_our_services_have_one_environment` checks."""
     done = run(SETTINGS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

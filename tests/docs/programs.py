@@ -62,7 +62,7 @@ for line in lines:
         understood.append(True)
     except SystemExit as ends:
         understood.append(not ends.code)
-    except Exception:
+    except Exception:  # Whatever a program raises, it has not understood the line. The traceback says why.
         traceback.print_exc()
         understood.append(False)
 print(json.dumps(understood))

@@ -362,7 +362,7 @@ def _unread(port: int, sent: bytes) -> socket.socket:
 
 
 def _look_again(server: psutil.Process, clients: list[socket.socket]) -> int:
-    time.sleep(0.5)  # A look reads all connections of the machine.
+    time.sleep(0.5)  # Between two looks, each of which reads all connections of the machine. `wait_for` repeats it.
     return _connected(server, clients)
 
 
@@ -392,9 +392,8 @@ class Request:
         return str(json.loads(body)["type"])
 
 
-def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may say that nothing was sold. The one that holds the thread may not."""
-    monkeypatch.setattr(limits, "REQUEST", 0.2)
+def door_of_one_thread() -> tuple[Door, SimpleQueue[str], threading.Event]:
+    """Return a door, the paths of the requests that it has begun, and the event for which each of them waits."""
     begun, go_on = SimpleQueue[str](), threading.Event()
 
     def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
@@ -403,7 +402,13 @@ def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.Mo
         start_response("200 OK", [])
         return HttpResponse()
 
-    served = Door(application, threads=1)
+    return Door(application, threads=1), begun, go_on
+
+
+def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may say that nothing was sold. The one that holds the thread may not."""
+    monkeypatch.setattr(limits, "REQUEST", 0.2)
+    served, begun, go_on = door_of_one_thread()
     first, second = Request(), Request()
     served.admit(first, first)
     begun.get()
@@ -419,15 +424,7 @@ def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.Mo
 
 
 def test_a_process_is_alive_while_all_its_threads_wait() -> None:
-    begun, go_on = SimpleQueue[str](), threading.Event()
-
-    def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
-        begun.put(environ["PATH_INFO"])
-        go_on.wait()
-        start_response("200 OK", [])
-        return HttpResponse()
-
-    served = Door(application, threads=1)
+    served, begun, go_on = door_of_one_thread()
     waiting, alive = Request(), Request()
     served.admit(waiting, waiting)
     begun.get()

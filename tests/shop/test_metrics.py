@@ -320,7 +320,7 @@ class TestFolder:
                 found = merged(folder.files())
                 assert value(found, "shop_sold_out_from_memory_total") == 8
                 assert value(found, "shop_web_threads_busy") == 14
-        # After all have ended, the first process begins anew.
+        # When all processes have ended, the next one counts from 0.
         with recorded(folder, "beat", 1):
             assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 1
             with recorded(folder, "web", 2):

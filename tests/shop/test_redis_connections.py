@@ -141,7 +141,7 @@ def test_a_slow_failure_of_any_kind_counts(monkeypatch: pytest.MonkeyPatch, now:
     """A name that cannot be looked up may take seconds, and is no timeout."""
 
     def look_up(*_: object, **__: object) -> None:
-        time.sleep(0.3)
+        time.sleep(0.3)  # The failure that takes time, which is the subject of the test.
         raise socket.gaierror("no such host")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
