@@ -1,7 +1,7 @@
-"""Once: an object of the whole process that is made when it is first needed.
+"""Once: creates one object per process, at its first use.
 
-An application may let gevent patch `threading` after it has imported this package. A lock that was made by the import
-would still be one for threads of the operating system, and would fail between greenlets.
+gevent may patch `threading` after the application has imported this package. A `threading.Lock` created during the
+import would be an unpatched one, which does not work between greenlets.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Makes an object at its first call, and returns the same object at every later one.
+    """A callable that creates an object at its first call, and returns the same object at every later call.
 
     Args:
-        make: makes the object. It looks `threading` up when it is called, not before.
+        make: function that creates the object. It must look `threading` up inside its body, to get the patched module.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -25,5 +25,5 @@ class Once(Generic[T]):
 
     def __call__(self) -> T:
         if not self._made:
-            self._made.append(self._make())  # of several threads, the first to append decides for all
+            self._made.append(self._make())  # if two threads create one, all use the first
         return self._made[0]

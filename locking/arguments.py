@@ -1,23 +1,23 @@
-"""Checks of the arguments of locks. A wrong one is refused where it is passed; the message says what is wanted."""
+"""Argument checks for locks. A wrong argument raises at once, with a message that says what is allowed."""
 
 from __future__ import annotations
 
 import math
 
 LONGEST_SECONDS = 1_000_000
-"""11 days: the limit of every TTL, timeout and pause. Sockets and servers count milliseconds in 32 bits, so twice this
-time still fits; a time limit of 50 days would end at once."""
+"""Limit of every TTL, timeout and pause: 11 days. Sockets and servers count milliseconds in 32 bits, so even twice this
+limit still fits. A time limit of 50 days would overflow and end at once."""
 
 LARGEST_COUNT = 2**63 - 1
-"""Servers and Python's iterators count in 64 bits."""
+"""Limit of every count: servers and Python's iterators count in signed 64-bit numbers."""
 
 
 def require_name(name: object) -> None:
     """Check the name of a lock.
 
     Raises:
-        TypeError: it is no `str`.
-        ValueError: it is empty.
+        TypeError: `name` is not a `str`.
+        ValueError: `name` is empty.
     """
     require_text("the name of a lock", name)
     if not name:
@@ -28,20 +28,20 @@ def require_text(argument: str, text: object) -> None:
     """Check that an argument is a `str`.
 
     Raises:
-        TypeError: it is something else, such as `bytes` or None.
+        TypeError: `text` has another type, such as `bytes` or None.
     """
     if not isinstance(text, str):
         raise TypeError(f"{argument} must be a str, not {text!r}")
 
 
 def require_seconds(argument: str, seconds: object) -> None:
-    """Check that a number of seconds is an `int` or a `float` that a clock can count to, NaN, or infinite.
+    """Check that `seconds` is an `int` or a `float` of at most `LONGEST_SECONDS`, NaN, or infinite.
 
-    The caller checks the lower limit, and whether infinity is allowed.
+    The caller checks the lower limit, and whether NaN and infinity are allowed.
 
     Raises:
-        TypeError: it is something else, such as a `str`, a `Decimal` or None.
-        ValueError: it is finite and more than `LONGEST_SECONDS`.
+        TypeError: `seconds` has another type, such as `str`, `Decimal` or None.
+        ValueError: `seconds` is finite and more than `LONGEST_SECONDS`.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"{argument} must be a number of seconds, an int or a float, not {seconds!r}")
@@ -50,11 +50,11 @@ def require_seconds(argument: str, seconds: object) -> None:
 
 
 def require_count(argument: str, count: object) -> None:
-    """Check that a number of things is an `int` from 0 to `LARGEST_COUNT`.
+    """Check that `count` is an `int` from 0 to `LARGEST_COUNT`.
 
     Raises:
-        TypeError: it is no `int`.
-        ValueError: it is out of range.
+        TypeError: `count` is not an `int`.
+        ValueError: `count` is out of range.
     """
     if isinstance(count, bool) or not isinstance(count, int):
         raise TypeError(f"{argument} must be an int, not {count!r}")
@@ -63,33 +63,35 @@ def require_count(argument: str, count: object) -> None:
 
 
 def require_flag(argument: str, flag: object) -> None:
-    """Check that a flag is True or False. A number of seconds in its place would be taken for True.
+    """Check that `flag` is True or False, so that a number of seconds in its place does not count as True.
 
     Raises:
-        TypeError: it is no `bool`.
+        TypeError: `flag` is not a `bool`.
     """
     if not isinstance(flag, bool):
         raise TypeError(f"{argument} must be True or False, not {flag!r}")
 
 
 def require_callable(argument: str, function: object) -> None:
-    """Check that a function can be called: it is needed only later, where nobody could be told.
+    """Check that `function` can be called.
+
+    Callbacks such as `on_lost` run later, in a background thread, where an error would reach no caller.
 
     Raises:
-        TypeError: it cannot be called.
+        TypeError: `function` cannot be called.
     """
     if not callable(function):
         raise TypeError(f"{argument} must be a function, not {function!r}")
 
 
 def require_client(client: object, *kinds: type) -> None:
-    """Check that a client is one that the lock can use.
+    """Check that `client` has a class that the lock can use.
 
     Args:
-        kinds: the classes that it may have. The errors and connections of other clients are not known to the lock.
+        kinds: the accepted classes. A client of another class raises errors that the lock does not handle.
 
     Raises:
-        TypeError: it has none of these classes.
+        TypeError: `client` has none of these classes.
     """
     if not isinstance(client, kinds):
         wanted = " or ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds)

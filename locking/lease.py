@@ -44,7 +44,7 @@ def validity(ttl: float) -> float:
 
 
 class LeaseBackend(Protocol):
-    """What a lease needs from the lock that granted it. `locking.lock.Lock` documents these members."""
+    """The methods of a lock that its leases call. `locking.lock.Lock` documents them."""
 
     name: str
 
@@ -66,26 +66,26 @@ class Lease:
     because the parent still holds the lease.
 
     A lease starts as held and becomes either lost or released; both states are final. It is lost when its lifetime is
-    over by the local clock, whatever the server says, or when the server says that another holder has the lock. It is
-    released from the first call of `release()` on, answered or not. After that, `lost` no longer changes and `on_lost`
-    is not called.
+    over by the local clock, even if the server still keeps the grant. It is also lost when the server reports that the
+    lease no longer has the lock. It is released by the first call of `release()`, even if the server does not respond.
+    From then on, `lost` no longer changes and `on_lost` is not called.
 
-    A lease that is dropped while it holds the lock, as in `if lock.acquire(): …`, is reported by a ResourceWarning. It
-    is no longer renewed, so the lock is free again after the TTL at the latest.
+    If a program drops the last reference to a lease that has the lock, as in `if lock.acquire(): …`, Python reports a
+    ResourceWarning. Renewal then stops, so the lock is free again after the TTL at the latest.
 
     Locks create leases; applications do not. A lock that needs to remember more about a grant uses a subclass.
 
     Args:
-        lock: the lock that granted the lease; it extends and releases it.
+        lock: the lock that granted the lease. The lease calls it to extend and release the grant.
         token: identifies this grant; unique.
         started: time just before the granting request was sent, in seconds on `clock`.
         ttl: lifetime of the grant on the server unless extended, in seconds; `math.inf` for no limit.
         clock: returns monotonic seconds.
         fence: fencing token of the grant, or None if the lock provides none.
-        on_lost: called once, with the lease, when the lease is lost. It runs in the thread that notices first and must
-            not block: in the watchdog's thread, it would delay every renewal of the process.
-        validity: returns for how many seconds a grant of the given TTL may be trusted; for locks with their own drift
-            allowance.
+        on_lost: called once, with the lease, when the lease is lost. It runs in the thread that notices the loss first.
+            It must not block, because this may be the watchdog's thread, which renews all leases of the process.
+        validity: returns for how many seconds a grant of the given TTL may be trusted. A lock with a drift allowance of
+            its own passes its own function.
 
     Attributes:
         token: identifies this grant.
@@ -149,12 +149,12 @@ class Lease:
             )
 
     def _hand_out(self) -> Self:
-        """Report a drop of this lease from now on, and return it. Called by the lock when it returns the lease."""
+        """Return the lease, and warn from now on if it is dropped without a release. Locks call this in `acquire`."""
         self._handed_out = True
         return self
 
     def _is_dropped(self) -> bool:
-        """Return whether the lease still holds the lock, although nobody has it any more."""
+        """Return whether a lease that is being collected still has the lock in this process."""
         own = self._pid == os.getpid() and not sys.is_finalizing()
         return own and self._state is _State.HELD and not self._ended()
 
@@ -179,7 +179,8 @@ class Lease:
     def remaining(self) -> float:
         """Return for how many more seconds the lease is guaranteed; 0.0 once it is lost or released.
 
-        The time is counted on the local monotonic clock from before the request was sent, less the drift allowance.
+        The lifetime is counted on the local monotonic clock, from just before the request was sent, less the drift
+        allowance.
 
         Raises:
             NotOwner: the caller is a child after `fork`.
@@ -190,7 +191,7 @@ class Lease:
         return max(0.0, self._deadline - self._clock())
 
     def check(self) -> None:
-        """Return if the lease is guaranteed at this moment, and raise otherwise. Sends nothing to the server.
+        """Raise an error if the lease is lost or released. Looks at local state only; sends nothing to the server.
 
         Raises:
             LeaseLost: the lifetime is over, or the server said that the lock is no longer held by this lease.
@@ -236,7 +237,8 @@ class Lease:
     def release(self) -> bool:
         """Give the lock back.
 
-        A lost lease is released too, so that the next holder need not wait if the server still keeps the grant.
+        The release of a lost lease is also sent to the server. If the server still keeps the grant, the next holder
+        then does not wait for the end of its TTL.
 
         Returns:
             True if the lease still held the lock; False if it was lost or already released.
@@ -257,13 +259,13 @@ class Lease:
                 self._state = _State.RELEASED
         try:
             found = self._lock._release(self)
-        except BaseException:  # KeyboardInterrupt too: the answer was not read
+        except BaseException:  # also after KeyboardInterrupt the answer is unread
             self._unanswered = True
             raise
         with self._mutex:
             first_answer = not self._answered
             self._answered = True
-        # If an earlier request got no answer and the grant is gone now, that request freed it while it was valid.
+        # If an earlier request got no answer and the grant is gone now, that earlier request ended a valid grant.
         return still_held and (found or (self._unanswered and first_answer))
 
     def _require_own_process(self) -> None:
@@ -276,12 +278,16 @@ class Lease:
     def _ended(self) -> bool:
         """Return whether the lifetime is over. Subclasses add other ends, such as a closed connection.
 
-        An implementation must be quick, send nothing to the server, and keep returning True once it has.
+        An implementation must be quick and send nothing to the server. After its first True, it must always return
+        True.
         """
         return self._clock() >= self._deadline
 
     def _prolong(self, started: float, ttl: float) -> None:
-        """Record that the server keeps the lock for `ttl` seconds from `started`. A late answer loses the lease."""
+        """Record that the server keeps the lock for `ttl` seconds from `started`.
+
+        If the lease has ended before the answer of the server arrived, it is lost.
+        """
         with self._mutex:
             if self._state is _State.HELD and not self._ended():
                 self._deadline = max(self._deadline, started + self._validity(ttl))
@@ -289,7 +295,7 @@ class Lease:
         self._lose()
 
     def _lose(self) -> None:
-        """Mark the lease as lost, and report it once."""
+        """Mark the lease as lost. The first time, log a warning and call `on_lost`."""
         if not self._mark_lost():
             return
         logger.warning("The lease of lock %r was lost (token %s, fence %s).", self.name, self.token, self.fence)

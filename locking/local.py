@@ -1,8 +1,8 @@
 """Locks without a server: ThreadLock for the threads of one process, ProcessLock for the processes of one machine.
 
-Neither lock expires: a holder that hangs keeps the lock until its process ends. Instead, a lease ends with the last
-reference to it, as an open file does. A lease that is dropped without `release()`, or an acquire that is interrupted
-before it returns, therefore frees the lock; the drop is logged as a warning.
+Neither lock expires: a holder that hangs keeps the lock until its process ends. A lease ends with the last reference to
+it, as an open file does. An acquire that is interrupted before it returns therefore frees the lock. So does a lease
+that is dropped without `release()`; this is logged as a warning.
 """
 
 from __future__ import annotations
@@ -38,20 +38,22 @@ LONGEST_PAUSE = 0.05
 """Longest pause between two attempts to lock a file, in seconds."""
 
 PAUSE_PER_WAIT = 0.1
-"""Pause between two attempts as a fraction of the time waited so far. Polling then adds about a tenth to a wait."""
+"""Pause between two attempts to lock a file, as a fraction of the time waited so far. A wait thus gets a tenth
+longer."""
 
 _mutex = Once(lambda: threading.RLock())
-"""Guards `_queues` and `_files`. Re-entrant: the garbage collector may end a lease while this thread holds it."""
+"""Guards `_queues` and `_files`. Re-entrant: a thread that holds it may run the garbage collector, which may end a
+lease."""
 
 _queues: defaultdict[Hashable, deque[QueuePlace]] = defaultdict(deque)
-"""For each name in use: its holder, followed by its waiters in order of arrival."""
+"""For each name in use, the places in its queue: that of the holder, then those of the waiters in order of arrival."""
 
 _files: set[FileIO] = set()
-"""The files that are open for a lease or a waiter."""
+"""The lock files that leases and waiters of this process have open. A forked child closes its copies of them."""
 
 
 class LocalLease(Lease):
-    """A lease that ends with the last reference to it."""
+    """A lease that frees the lock when the last reference to the lease is dropped."""
 
     __slots__ = ()
 
@@ -70,9 +72,9 @@ class LocalLease(Lease):
 class ThreadLock(Lock):
     """Lock between the threads of one process, first come, first served.
 
-    All locks of one name are the same lock. A name uses memory only while it is held. A release hands the lock to the
-    thread that has waited longest, so a newcomer cannot overtake it. A forked child starts with all names free, because
-    its parent's leases belong to the parent.
+    Locks with the same name are the same lock. A name uses memory only while it is held. A release hands the lock to
+    the thread that has waited longest, so a newcomer cannot overtake it. A forked child starts with all names free,
+    because the leases of its parent stay with the parent.
 
     The lease does not expire, cannot be lost, and has no fence. Under gevent, if `threading` is patched before the
     first lock of the process is acquired, the lock also excludes greenlets.
@@ -107,7 +109,7 @@ class ThreadLock(Lock):
 
 
 class ThreadLease(LocalLease):
-    """Lease of a `ThreadLock`, with its place in the queue: the first."""
+    """Lease of a `ThreadLock`, with the holder's place in the queue of the lock, which is the first place."""
 
     __slots__ = ("place",)
 
@@ -117,10 +119,11 @@ class ThreadLease(LocalLease):
 
 
 class QueuePlace:
-    """A place in the queue of a name, as a context manager that leaves it. The place that becomes first is woken.
+    """The place of a thread in the queue of a name. As a context manager, it leaves the queue at the end.
 
-    The first place in the queue of a text holds the `ThreadLock` of that name. Other locks have queues of their own: a
-    waiter in the first place waits at the server, and the other threads of the process wait for that place.
+    The thread whose place becomes the first is woken. The first place in the queue of a `str` holds the `ThreadLock` of
+    that name. Locks on a server use queues of other keys: the thread in the first place waits at the server, and the
+    other threads of the process wait for that place.
 
     Args:
         name: identifies the queue in this process.
@@ -140,9 +143,13 @@ class QueuePlace:
         self.leave()
 
     def wait_for_turn(self, deadline: float) -> bool:
-        """Join the queue, and return whether this place became first by `deadline`. If not, leave the queue."""
+        """Join the queue, and return whether this place became the first by `deadline` (`time.monotonic`).
+
+        A place that did not become the first leaves the queue.
+        """
         with _mutex():
-            # One expression: a signal handler or finalizer that leaves the queue in between would remove it.
+            # Look up and append in one expression. In between, a signal handler or finalizer could leave the queue and
+            # so remove it.
             _queues[self._name].append(self)
             first = _queues[self._name][0] is self
         if not first and (left := deadline - time.monotonic()) > 0:
@@ -154,7 +161,7 @@ class QueuePlace:
             return first
 
     def leave(self) -> bool:
-        """Leave the queue, and return whether this place was still in it. May be called more than once."""
+        """Leave the queue, and return whether this place was still in it. A repeated call does no harm."""
         with _mutex():
             queue = _queues[self._name]
             was_queued = self in queue
@@ -162,7 +169,8 @@ class QueuePlace:
                 if was_queued:
                     queue.remove(self)
             finally:
-                # Wake the first waiter even if this call or an earlier one was interrupted: it might sleep for ever.
+                # Wake the first waiter even if an exception has interrupted this call or an earlier one. Otherwise it
+                # might sleep for ever.
                 if queue:
                     queue[0]._wake_up()
                 else:
@@ -175,19 +183,19 @@ class QueuePlace:
 
 
 def has_queue(name: Hashable) -> bool:
-    """Return whether a place in the queue of a name is taken at this moment."""
+    """Return whether any thread of this process has a place in the queue of `name` at this moment."""
     return name in _queues
 
 
 class ProcessLock(Lock):
     """Lock between the processes of one machine, and between the threads of each, by `flock` on a file.
 
-    The kernel frees the lock when its holder dies for any reason. A forked child does not hold its parent's locks,
-    neither while the parent lives nor after. (Exception: a process that a C library forks without running Python's fork
-    hooks keeps the lock after a crash of its parent, until it exits or executes another program.)
+    The kernel frees the lock when its holder dies for any reason. A forked child never holds the locks of its parent,
+    even after the parent has ended. (Exception: a process that a C library forks without running Python's fork hooks
+    keeps the lock after a crash of its parent, until it exits or executes another program.)
 
-    The file is `<folder>/<quoted name>.lock`. It is empty and is never removed: removing or replacing it while the lock
-    is in use would split the lock in two. Keep it out of folders that are cleaned up, such as /tmp, and off NFS.
+    The file is `<folder>/<quoted name>.lock`. It is empty and never removed: if it were removed or replaced during use,
+    two holders could lock two different files. Keep it out of folders that are cleaned up, such as /tmp, and off NFS.
 
     `flock` has no time limit, and a thread that is blocked in it cannot be interrupted. A waiter therefore polls, every
     millisecond at first and every 50 milliseconds after a while. Waiters are not served in order.
@@ -197,7 +205,7 @@ class ProcessLock(Lock):
         name: what is locked. Locks with the same name in the same folder exclude each other.
 
     Raises:
-        TypeError: the name is no `str`, or the folder no path.
+        TypeError: `name` is not a `str`, or `folder` is not a path.
         ValueError: the name is empty, its quoted form is too long for a file name, or no folder can have this path.
     """
 
@@ -230,7 +238,7 @@ class ProcessLock(Lock):
                     _close(file)
                     return None
                 pause = min(max(SHORTEST_PAUSE, PAUSE_PER_WAIT * (now - began)), LONGEST_PAUSE)
-                # Random, so that waiters do not all try at the same moment.
+                # The pause is random, so that waiters do not all try at the same moment.
                 time.sleep(min(pause * random.uniform(0.5, 1.5), deadline - now))  # noqa: S311
             return ProcessLease(self, file)
         except BaseException:
@@ -238,9 +246,10 @@ class ProcessLock(Lock):
             raise
 
     def _open(self) -> FileIO:
-        """Open the file for this attempt alone: `flock` excludes other openings of a file, not other processes."""
+        """Open the lock file anew for each attempt: a `flock` belongs to one opening of a file, not to a process."""
         try:
-            # Holds the mutex so that no fork happens in between: a child must know every file that it has to close.
+            # Hold the mutex, so that no fork happens between the two lines: a child must find every file that it has to
+            # close.
             with _mutex():
                 file = FileIO(self._path, "a")
                 _files.add(file)
@@ -271,7 +280,7 @@ class ProcessLock(Lock):
 
 
 class ProcessLease(LocalLease):
-    """Lease of a `ProcessLock`, with the open file that holds it."""
+    """Lease of a `ProcessLock`, with the open file whose `flock` is the lock."""
 
     __slots__ = ("file",)
 
@@ -294,12 +303,15 @@ def _close(file: FileIO) -> bool:
 
 
 def _unlock(file: FileIO) -> None:
-    """Unlock the file explicitly: closing it would keep it locked for as long as a forked child has it open."""
+    """Unlock the file explicitly. Closing it would leave it locked while a forked child has it open."""
     fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _drop_inherited() -> None:
-    """Drop the parent's leases in a forked child. Closing a file does not unlock it while the parent has it open."""
+    """Drop the parent's leases in a forked child.
+
+    The child closes its copies of the lock files. They stay locked, because the parent still has them open.
+    """
     _queues.clear()
     for file in _files:
         file.close()

@@ -56,7 +56,7 @@ class Lock(ABC):
     A lock object holds no state of its holder, so any number of threads, tasks or greenlets may share it. It is not
     re-entrant unless its capabilities say so: a holder that acquires it again waits for itself.
 
-    Subclasses define how to acquire, extend and release. What a lease is, and when it is lost, is the same for all.
+    Subclasses define how to acquire, extend and release. `Lease` is the same for all, and decides when a grant is lost.
 
     Args:
         name: what is locked. Locks with the same name exclude each other.
@@ -65,7 +65,8 @@ class Lock(ABC):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the name is no `str`, `ttl` neither an `int` nor a `float`, or a function cannot be called.
+        TypeError: `name` is not a `str`, `ttl` is neither an `int` nor a `float`, or `on_lost` or `clock` cannot be
+            called.
         ValueError: the name is empty; or `ttl` is not longer than the drift allowance, longer than a million seconds,
             or infinite although the lock expires.
     """
@@ -148,7 +149,7 @@ class Lock(ABC):
 
     @abstractmethod
     def _extend(self, lease: Lease, ttl: float) -> bool:
-        """Keep the grant for `ttl` seconds from now, and return whether it still existed.
+        """Keep the grant of a lease for `ttl` seconds from now, and return whether the server still had it.
 
         Raises:
             LockUnavailable: the server did not answer.
@@ -156,7 +157,7 @@ class Lock(ABC):
 
     @abstractmethod
     def _release(self, lease: Lease) -> bool:
-        """Stop renewing the lease, end the grant, and return whether it still existed.
+        """Stop renewing the lease, end its grant, and return whether the server still had the grant.
 
         Raises:
             LockUnavailable: the server did not answer. The call may be repeated.
@@ -167,7 +168,7 @@ def wait_timeout(blocking: bool, timeout: float | None) -> float:  # noqa: FBT00
     """Return for how many seconds `acquire(blocking, timeout)` may wait: 0 to ask once, `math.inf` for no limit.
 
     Raises:
-        TypeError: `blocking` is no `bool`, or `timeout` is neither an `int` nor a `float`.
+        TypeError: `blocking` is not a `bool`, or `timeout` is neither an `int` nor a `float`.
         ValueError: `timeout` is negative or NaN, is finite and longer than a million seconds, or was given although
             `blocking` is False.
     """

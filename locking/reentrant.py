@@ -1,7 +1,8 @@
 """ReentrantLock: lets the owner of a lock acquire it again. Only the last release gives the lock back.
 
-An owner must never be confused with a later one. Thread ids and object ids are reused after their thread or object has
-ended, so an owner is identified by a weak reference, which equals no other reference once its object is gone.
+The owner is a task, a greenlet or a thread. It must never be confused with a later one, and ids of threads and objects
+are reused. An owner is therefore identified by a weak reference, which equals no other reference once its object is
+gone.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from locking.lock import Lock, wait_timeout
 
 
 class _ThreadIdentity:
-    """Lives as long as its thread. `threading.current_thread()` can return an object of an earlier thread instead."""
+    """An object that lives as long as its thread. `threading.current_thread()` may return that of an earlier thread."""
 
     __slots__ = ("__weakref__",)
 
 
 class _Execution:
-    """Identifies code that runs in one thread or greenlet and one context; ends with either.
+    """Identifies code that runs in one thread or greenlet and in one `contextvars` context; ends with either.
 
-    A thread of a pool runs the calls of many tasks one after the other, each in a context of its own.
+    The context is needed because a thread of a pool runs the calls of many tasks one after the other, each in a context
+    of its own.
     """
 
     __slots__ = ("__weakref__", "place")
@@ -70,7 +72,7 @@ def _current_place() -> object:
     current = greenlet.getcurrent() if greenlet is not None else None
     if current is not None and current.parent is not None:
         return current
-    # The main greenlet counts as the thread: the owner must not change when greenlet is imported while a lock is held.
+    # The main greenlet counts as the thread. Otherwise, importing greenlet while a lock is held would change the owner.
     try:
         return _local.thread
     except AttributeError:
@@ -83,27 +85,26 @@ class ReentrantLock(Lock):
 
     An owner that holds the lock acquires it again at once, without asking the server. The acquires are counted.
 
-    Ownership is known to this object only. Another ReentrantLock with the same name is another holder and waits, also
-    in the same thread: share the object. A forked child does not hold it.
+    Only this object knows its owner, so share the object. Another ReentrantLock with the same name is another holder
+    and waits, even in the same thread. A forked child does not hold the lock.
 
-    All leases of one grant share its token, fence, remaining time and loss. They may be passed on: another thread can
-    check, extend and release them. The last release gives the lock back. When the grant is lost, all its leases are
-    lost, and the next acquire asks the wrapped lock again. `on_lost` of the wrapped lock receives the wrapped lock's
-    own lease.
+    All leases of one grant share its token, fence and remaining time. Another thread may check, extend and release
+    them. The last release gives the lock back. When the grant is lost, all its leases are lost, and the next acquire
+    asks the wrapped lock again. `on_lost` of the wrapped lock receives the wrapped lock's own lease.
 
     An asyncio task is an owner of its own. The code that runs its loop and the threads that the task starts are other
-    owners: they wait until the task releases the lock, and if the task waits for one of them, both wait for ever. To
-    change this, define the owner yourself, for instance by a context variable that each request sets:
+    owners, which wait until the task releases the lock. If the task waits for one of them meanwhile, both wait for
+    ever. To change this, define the owner yourself, for instance by a context variable that each request sets:
     `ReentrantLock(lock, owner=request_id.get)`.
 
     Args:
         lock: the lock to wrap. Use it through this object only.
-        owner: returns the identity of the caller; equal values are one owner, within one process. Only an owner that
-            already holds the lock enters at once. Callers with equal owners that acquire it at the same time are
-            granted it one after the other, so none of them may wait for another one while it holds the lock.
+        owner: returns the identity of the caller. Callers in one process with equal values are one owner. If they ask
+            for a free lock at the same time, they get it one after the other; while one of them holds it, it must not
+            wait for another one.
 
     Raises:
-        TypeError: `lock` is no lock, or `owner` cannot be called.
+        TypeError: `lock` is not a `Lock`, or `owner` cannot be called.
     """
 
     def __init__(self, lock: Lock, *, owner: Callable[[], Hashable] = current_owner) -> None:
@@ -114,11 +115,11 @@ class ReentrantLock(Lock):
         super().__init__(lock.name, ttl=lock.ttl)
         self._lock = lock
         self._owner = owner
-        # Weak: leases keep their grant alive, so the grant is freed once the owner has died or dropped them.
+        # Weak references: only its leases keep a grant alive, so the lock is freed once the last of them is dropped.
         self._grants: weakref.WeakValueDictionary[Hashable, SharedGrant] = weakref.WeakValueDictionary()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """Acquire the lock as described in `Lock.acquire`. An owner that holds it neither waits nor asks the server."""
+        """Acquire the lock as described in `Lock.acquire`. If the caller owns the lock, the server is not asked."""
         wait_timeout(blocking, timeout)  # raises ValueError for wrong arguments, even if the caller holds the lock
         key = (os.getpid(), self._hashable_owner())
         held = self._grants.get(key)
@@ -161,7 +162,7 @@ class SharedGrant:
     """One grant of the wrapped lock, and the number of leases that share it.
 
     Args:
-        key: process id and owner that it was granted to.
+        key: id of the process, and the owner to which the lock was granted.
         inner: lease of the wrapped lock.
     """
 
@@ -171,20 +172,21 @@ class SharedGrant:
         self.key = key
         self.inner = inner
         self._entries = 0
-        # Re-entrant: the garbage collector may run a finalizer that releases a lease while this thread holds the mutex.
+        # Re-entrant, because the garbage collector may run a finalizer that releases a lease in a thread that holds the
+        # mutex.
         self._mutex = threading.RLock()
 
     def enter(self, lock: Lock, *, first: bool = False) -> ReentrantLease | None:
         """Return one more lease, or None if the grant is over. The first lease of a grant is always returned."""
         lease = ReentrantLease(lock, self)
         with self._mutex:
-            self._entries += 1  # count this lease first, so that one that leaves meanwhile does not count as the last
+            self._entries += 1  # count it now, so that a lease that leaves meanwhile is not taken for the last
             lease.entered = first or (self._entries > 1 and self.inner.remaining() > 0)
             self._entries -= not lease.entered
         return lease._hand_out() if lease.entered else None
 
     def leave(self, lease: ReentrantLease) -> tuple[bool, int]:
-        """Stop counting the lease. Return whether it was counted until now, and how many leases still are."""
+        """Stop counting `lease`. Return whether it was counted before, and the number of leases that are left."""
         with self._mutex:
             entered, lease.entered = lease.entered, False
             self._entries -= entered
@@ -198,7 +200,7 @@ class ReentrantLease(Lease):
 
     def __init__(self, lock: Lock, grant: SharedGrant) -> None:
         inner = grant.inner
-        # `started` is infinite because only the grant's own deadline counts.
+        # With an infinite `started`, this lease has no deadline of its own: only that of the grant counts.
         super().__init__(
             lock, inner.token, started=math.inf, ttl=inner.ttl, clock=inner._clock, fence=inner.fence, on_lost=None
         )

@@ -30,27 +30,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 KEYS_A_STEP = 1000
-"""Number of keys to read in one step. All arguments of commands are text, see `locking.redis.connection.Command`."""
+"""Number of keys that one SCAN reads. It is sent as text, like all arguments: see
+`locking.redis.connection.Command`."""
 
 FAILURES = (RedisError, RedisClusterException)
 """redis-py's errors for no connection, no answer, a refused command, or no reachable node of a cluster."""
 
 NO_SUCH_KEY = -2
-"""PTTL of a key that does not exist. PTTL of a key that does not expire is -1."""
+"""Result of PTTL for a key that does not exist. For a key without an expiry, it is -1."""
 
 
 @dataclass(frozen=True)
 class HeldLock:
-    """A lock that is held.
+    """A `RedisLock` that was held when the server was asked.
 
     Attributes:
         name: name of the lock.
-        owner: host, process id and thread name of the holder, for display only. Empty for a waiter that was just
-            handed the lock, until its lease is first renewed.
+        owner: host, process id and thread name of the holder, for display only. Empty if a release has just handed the
+            lock to a waiter, until the first renewal of its lease.
         fence: fencing token of the grant; None if its key is missing.
         age: seconds since the grant, by the server's clock; None without a fence.
         ttl: seconds until the grant expires unless it is renewed; None if the key does not expire.
-        waiters: number of waiters that the server knows of. Of several threads of a process, this may be one alone.
+        waiters: number of waiters that the server knows of. Several waiting threads of one process may count as one.
     """
 
     name: str
@@ -65,7 +66,7 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
     """Return the `RedisLock`s that are held on a server or cluster, sorted by name.
 
     The keys of the server are read in steps (SCAN), which blocks no other client. A lock that is acquired or released
-    meanwhile may be missing. A lock that was released and offered to its waiters is not held until one takes it.
+    meanwhile may be missing. A lock that a release has offered to its waiters is missing until one of them takes it.
 
     Args:
         client: client of the server or cluster.
@@ -74,8 +75,8 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
 
     Raises:
         LockUnavailable: the server could not be reached, or refused a command.
-        TypeError: the client is of another class, or a count no `int`.
-        ValueError: a count is out of range.
+        TypeError: the client is of another class, or `limit` or `scan` is not an `int`.
+        ValueError: `limit` or `scan` is out of range.
     """
     require_redis(client, redis.Redis, RedisCluster)
     require_count("limit", limit)
@@ -94,24 +95,24 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
 def force_release(client: Client, name: str, *, by: str, fence: int | None = None) -> bool:
     """Release a `RedisLock` on behalf of its holder, and hand it to the next waiter.
 
-    The holder learns of it from its next renewal, or from `check()` once its lifetime is over, and continues to work
-    until then. Use this only if every write is guarded by the fence, or if the holder is known to be dead.
+    The holder works on until it notices its loss: at the next renewal, or in `check()` once its lifetime is over. Use
+    this only if every write is guarded by the fence, or if the holder is known to be dead.
 
-    The action is logged before the request, since the answer may be lost, and again after it succeeded.
+    The log has an entry before the request, because its answer may be lost, and another one after success.
 
     Args:
         client: client of the server or cluster.
         name: name of the lock.
         by: who releases the lock and why, for the log.
-        fence: fencing token of the grant to release, as `held` has shown it, so that no later holder loses the lock.
-            None means whichever grant there is.
+        fence: fencing token of the grant to release, from `held`, so that no later holder loses the lock. None releases
+            the present grant, whichever it is.
 
     Returns:
-        Whether the lock was held by that grant; False as well if it was only offered to its waiters.
+        True if that grant was released. False if there was none, or if the lock was only offered to its waiters.
 
     Raises:
         LockUnavailable: the server could not be reached, did not answer, or refused a command.
-        TypeError: the client is of another class, `name` or `by` is no `str`, or `fence` no `int`.
+        TypeError: the client is of another class, `name` or `by` is not a `str`, or `fence` is not an `int`.
         ValueError: no `RedisLock` can have this name, or `fence` is out of range.
     """
     require_redis(client, redis.Redis, RedisCluster)
@@ -133,7 +134,7 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
         return False
     holder = owner or "an unknown holder"
     logger.warning("Lock %r is about to be taken from %s by force, by %s.", name, holder, by)
-    # The release names the token, so a grant made in the meantime is not affected.
+    # The release is for this token only, so a grant made in the meantime is not affected.
     call = ScriptCall("release", keys, (_text(token), "", max(ttl, 1000), token_hex(16)))
     released = bool(run_script(client, name, call, seconds=5.0))
     if released:
@@ -174,8 +175,8 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
         pipeline.lindex(f"{key}:wake", "0")
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     for name, token, ttl, last, waiters, offer in zip(names, *(answers[part::5] for part in range(5)), strict=True):
-        # Skip a lock that was freed since the scan, or is offered to its waiters and taken by none, and a key that is
-        # not a lock, which answers with an error.
+        # Skip a lock that was freed since the scan, and a lock that is only offered to its waiters. Also skip a key
+        # that is not a lock, for which the commands return errors.
         if (
             token is None
             or token == offer
@@ -190,7 +191,8 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
             fence=int(fence) if fence else None,
             age=max(0.0, (now - int(fence)) / 1_000_000) if fence else None,
             ttl=None if ttl < 0 else ttl / 1000,
-            # A waiter that was just handed the lock stays in the list of waiters until its first renewal.
+            # Do not count the holder: if it was just handed the lock, it is in the list of waiters until its first
+            # renewal.
             waiters=waiters if owner or not waiters else waiters - 1,
         )
 

@@ -1,7 +1,7 @@
 """Watchdog: one thread per process that renews leases, and reports those whose lifetime is over.
 
-The thread starts with the first lease and ends when it wakes up and finds none. It references leases weakly: a lease
-that the application has dropped is no longer renewed, so its lock is free again after the TTL.
+The thread starts with the first lease. It ends when it wakes up and finds no lease. It references leases weakly: a
+lease that the application has dropped is no longer renewed, so its lock is free again after the TTL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RETRY_SECONDS = 0.05
 """Shortest pause between two attempts to renew a lease, in seconds."""
 
 LOOK_SECONDS = 0.25
-"""Seconds between two looks at a lease without a TTL, which ends with its connection instead."""
+"""Seconds between two checks of a lease without a TTL. Such a lease ends with its connection."""
 
 
 class Renewer(Protocol):
@@ -52,7 +52,7 @@ class Renewer(Protocol):
             seconds: total time limit, even if the server hangs.
 
         Returns:
-            For each lease, whether it still held the lock, or None if there was no answer.
+            For each lease: True if it still held the lock, False if not, None if the server did not answer.
         """
 
     def close(self) -> None:
@@ -76,7 +76,8 @@ class Watchdog:
 
     def reset(self) -> None:
         """Forget all leases. A forked child calls this, because inherited leases belong to the parent."""
-        # Re-entrant: the garbage collector may run a finalizer that releases a lease while this thread holds the lock.
+        # Re-entrant, because the garbage collector may run a finalizer that releases a lease in a thread that holds the
+        # lock.
         self._make_condition = Once(lambda: threading.Condition(threading.RLock()))
         # Keeps a caller of `tick` from using a renewer's connection at the same time as the thread.
         self._make_ticking = Once(lambda: threading.RLock())
@@ -101,7 +102,8 @@ class Watchdog:
             renewer: extends the lease; None to only watch it.
         """
         now = lease._clock()
-        # After a slow grant, less than a third may be left. Half of the rest leaves time for a second attempt.
+        # After a slow grant, less than a third of the TTL may be left. Half of the rest leaves time for a second
+        # attempt.
         left = lease._deadline - now
         pause = LOOK_SECONDS if lease.ttl == math.inf else min(lease.ttl / RENEWALS_PER_TTL, left / 2)
         due = math.inf if renewer is None else now + pause
@@ -140,8 +142,8 @@ class Watchdog:
             watched = list(self._watched.values())
         held = self._held(watched)
         for renewer, batch in self._batches(held):
-            # Half of the shortest remaining time: a server that hangs then delays no report, and leaves time to renew
-            # the other leases and to try again on a new connection.
+            # Wait for half of the shortest remaining time. If the server hangs, the reports are then not late, and
+            # there is time to renew the other leases and to try again on a new connection.
             seconds = min((lease.remaining() for lease, _ in held if lease.remaining() > 0), default=0.0) / 2
             self._renew(renewer, batch, seconds)
         self._close_renewers(keep={entry.renewer for _, entry in held})
@@ -218,7 +220,7 @@ class Watchdog:
     def _sleep(self) -> bool:
         """Sleep until something may be due, and return whether any lease is left.
 
-        Leases are counted only after waking up, so that a lease that comes and goes meanwhile does not wake the thread.
+        Leases are counted only after the sleep, so the thread is not woken for a lease that comes and goes meanwhile.
         """
         with self._condition:
             while self._wakes_at < math.inf and (pause := self._wakes_at - time.monotonic()) > 0:
@@ -226,7 +228,10 @@ class Watchdog:
             return bool(self._watched)
 
     def _ends(self) -> bool:
-        """End the thread and close all connections if there is still no lease. The next lease starts a new thread."""
+        """If there is still no lease, close all connections and return True, so that the thread ends.
+
+        The next lease starts a new thread.
+        """
         with self._ticking, self._condition:
             if self._watched:
                 return False

@@ -19,7 +19,7 @@ MOST = 100
 """Maximum number of locks on the page. Those with the most waiters come first."""
 
 PERMISSION = "inventory.view_stockitem"
-"""Permission to see the page. A lock is not a model and has no permission of its own."""
+"""Permission to see the page. A lock is not a model, so it has no permission of its own."""
 
 FORCE = "inventory.change_stockitem"
 """Permission to release a lock by force, which puts the stock at risk."""
@@ -61,7 +61,7 @@ def held_locks(request: HttpRequest) -> HttpResponse:
 
 @permission_required(FORCE, raise_exception=True)
 def release_by_force(request: HttpRequest) -> HttpResponse:
-    """Ask for the reason, and release a lock on behalf of the holder that the list has shown."""
+    """Show a form that asks for the reason. When it is sent, release the grant that the list has shown."""
     name, fence = request.GET.get("name", ""), request.GET.get("fence", "")
     if request.method == "POST":
         why = request.POST.get("why", "").strip() or "no reason given"
@@ -72,7 +72,7 @@ def release_by_force(request: HttpRequest) -> HttpResponse:
                 by=f"{request.user.get_username()}: {why}",
                 fence=int(fence) if fence else None,
             )
-        except (LockUnavailable, ValueError) as error:  # or no lock can have this name or fence
+        except (LockUnavailable, ValueError) as error:  # ValueError: no lock can have this name or fence
             messages.error(request, str(error))
         else:
             if released:
