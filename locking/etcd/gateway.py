@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from etcd3gw import Etcd3Client
 
 NOT_FOUND = 5
-"""gRPC status of a request about an etcd lease that does not exist (any more)."""
+"""gRPC status of the answer to a request about an etcd lease that does not exist."""
 
 
 class EtcdGateway:
-    """Sends the requests of one lock.
+    """Sends the requests of one lock to etcd.
 
     Args:
         client: supplies the address and the session settings.
@@ -37,7 +37,7 @@ class EtcdGateway:
         self._lock = lock
 
     def ask(self, path: str, message: dict[str, Any], seconds: float) -> Any:
-        """Send one request, and return the answer, or None if its etcd lease does not exist.
+        """Send one request and return the answer, or None if the etcd lease that it names does not exist.
 
         Args:
             path: path of the API call, such as `kv/range`.
@@ -73,7 +73,7 @@ class EtcdGateway:
 
     @contextmanager
     def deletions(self, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
-        """Watch for the deletion of `key`, from `revision` on, over a connection that is closed at the end.
+        """Yield a watch for the deletion of `key` from `revision` on. Its connection closes with the `with` block.
 
         Raises:
             LockUnavailable: no connection within `seconds`.
@@ -82,10 +82,10 @@ class EtcdGateway:
         watch = {"create_request": {"key": key, "start_revision": str(revision), "filters": ["NOPUT"]}}
         request = session.prepare_request(requests.Request("POST", self._url("watch"), data=json.dumps(watch)))
         adapter = cast(requests.adapters.HTTPAdapter, session.get_adapter(self._url("watch")))
-        # The settings of any other request, without its proxy: a proxy may hold back an answer that arrives in parts.
+        # Use the settings of any other request, but no proxy: a proxy may hold back an answer that arrives in parts.
         settings = session.merge_environment_settings(self._url("watch"), {}, None, None, None)
         pool = adapter.get_connection_with_tls_context(request, verify=settings["verify"], cert=settings["cert"])
-        # A connection with the settings of the pool, but not returned to it. Pooled connections read through a buffer,
+        # Make a connection with the settings of the pool, but outside of it. Pooled connections read through a buffer,
         # and a buffered reader cannot continue after a timeout.
         connection: Any = pool._new_conn()
         connection.timeout = seconds
@@ -98,7 +98,7 @@ class EtcdGateway:
         finally:
             if connection.sock is not None:
                 with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)  # close it even if a forked child has a copy
+                    connection.sock.shutdown(socket.SHUT_RDWR)  # end it even if a forked child has a copy
             connection.close()
 
     def _post(self, path: str, data: str, seconds: float) -> requests.Response:
@@ -119,7 +119,8 @@ class EtcdGateway:
 
 
 _sessions: WeakKeyDictionary[Etcd3Client, requests.Session] = WeakKeyDictionary()
-"""HTTP session per client, for this process. A connection shared by parent and child would mix up their answers."""
+"""HTTP session per client in this process. A forked child starts with none: on a connection shared with its parent,
+each would read answers to the other."""
 
 os.register_at_fork(after_in_child=_sessions.clear)
 

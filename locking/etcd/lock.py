@@ -1,10 +1,10 @@
 """EtcdLock: a lock on etcd. Clients queue with one key each, and the key that was created first holds the lock.
 
 Each client has its own key, `lock/<name>/<id>`, bound to its own etcd lease, so that the key disappears with the
-client. The revision at which etcd created the key is the client's place in the queue, and the fence once the client
-holds the lock. A waiter watches only the key right before its own, so a deletion wakes one waiter. It then looks at the
-queue again, because the client before it may have left without ever holding the lock. The watch starts at the revision
-after the one that the waiter has seen, so no deletion is missed in between.
+client. The revision at which etcd created the key is the client's place in the queue. It becomes the fence once the
+client holds the lock. A waiter watches only the key right before its own, so a deletion wakes one waiter. This waiter
+looks at the queue again, because the client before it may have left without ever holding the lock. The watch starts at
+the revision after the one that the waiter has seen, so it misses no deletion.
 
 Source: https://github.com/etcd-io/etcd/blob/main/client/v3/concurrency/mutex.go
 """
@@ -35,18 +35,18 @@ from locking.renewal import RENEWALS_PER_TTL, watchdog
 logger = logging.getLogger(__name__)
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
+"""Minimum seconds that the server has to answer. The `timeout` of a caller limits only the wait for the lock."""
 
 
 class EtcdLock(Lock):
     """A fair, fenced lock on an etcd server or cluster (etcd 3.4 or later).
 
-    etcd keeps the place of a client for a quarter longer than the TTL, and at least a second longer, so that one
-    command per TTL is enough for a waiter to keep its place. The place of a crashed holder or waiter is free after that
-    time.
+    The etcd lease of a client, and with it the client's place in the queue, lasts a quarter longer than the TTL, and at
+    least a second longer. A waiter thus keeps its place with one command per TTL. A crashed holder or waiter loses its
+    place after that time.
 
-    To take the lock from its holder, revoke the holder's etcd lease. Deleting the key alone grants the lock to the next
-    client before the holder is told.
+    To take the lock from its holder, revoke the holder's etcd lease. Do not only delete the key: the next client would
+    get the lock before the holder learns of its loss.
 
     A grant and its release take three requests, each of which etcd writes to disk. Each waiter has a connection of its
     own for its watch. If more threads ask at the same time than the `pool_maxsize` of the client's session allows (10
@@ -62,7 +62,7 @@ class EtcdLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the client is no `Etcd3Client`, the name no `str`, or `ttl` no number.
+        TypeError: the client is not an `Etcd3Client`, the name is not a `str`, or `ttl` is not a number.
         ValueError: the name is empty, or `ttl` is not a whole number of seconds of at least 1.
     """
 
@@ -105,13 +105,13 @@ class EtcdLock(Lock):
 
         Raises:
             LockUnavailable: the server could not be reached or did not answer.
-            ValueError: `timeout` is negative, or was given although `blocking` is False; or this etcd keeps every lease
-                for longer than the TTL of this lock allows.
+            ValueError: `timeout` is negative, or was given although `blocking` is False; or the shortest etcd lease
+                that this etcd grants is too long for the TTL of this lock.
         """
         wait_seconds = wait_timeout(blocking, timeout)
         deadline = self._clock() + wait_seconds
         if not wait_seconds and self._look(self._limit(deadline)).keys:
-            return None  # refused without a write
+            return None  # the lock is taken: refuse without a write
         while True:
             token = f"{secrets.randbits(62) + 1:016x}"
             lease = None
@@ -122,19 +122,20 @@ class EtcdLock(Lock):
                 logger.warning("A waiter of lock %r was paused for too long, and joins the queue again.", self.name)
             finally:
                 if lease is None:
-                    with suppress(LockUnavailable):  # if etcd cannot be reached, the place ends by itself
+                    with suppress(LockUnavailable):  # without a connection, the place ends with its etcd lease
                         self._revoke(token, MIN_ANSWER_TIMEOUT)
 
     def _contend(self, token: str, deadline: float, *, alone: bool) -> Lease | None:
         """Queue until the lock is granted, and return the lease, or None if the deadline passes first.
 
         Args:
-            token: id of the etcd lease. Chosen here, so that the lease can be revoked even if etcd's answer is lost.
+            token: id of the etcd lease. The client chooses it, so it can revoke the lease even if etcd's answer is
+                lost.
             deadline: when to give up, on the lock's clock.
-            alone: join the queue only if it is empty.
+            alone: whether to join the queue only if it is empty.
 
         Raises:
-            _PlaceLost: etcd has ended the lease of this place.
+            _PlaceLost: the etcd lease has ended, and with it the place in the queue.
         """
         kept = self._clock()
         self._grant(token, self._limit(deadline))
@@ -163,7 +164,7 @@ class EtcdLock(Lock):
         return min(self.ttl, max(deadline - self._clock(), MIN_ANSWER_TIMEOUT))
 
     def _grant(self, token: str, seconds: float) -> None:
-        """Create the etcd lease."""
+        """Create the etcd lease that keeps this client's place in the queue."""
         wanted = self.ttl + max(1, math.ceil(self.ttl / 4))
         answer = self._gateway.ask("lease/grant", {"ID": lease_number(token), "TTL": str(int(wanted))}, seconds)
         if int(answer["TTL"]) > wanted:
@@ -173,9 +174,9 @@ class EtcdLock(Lock):
             )
 
     def _join(self, token: str, seconds: float, *, alone: bool) -> QueueTail | None:
-        """Put a key at the end of the queue, and return the tail at that revision.
+        """Put this client's key at the end of the queue, and return the last two keys.
 
-        Returns None if `alone` was demanded and the queue was not empty.
+        If `alone` is True and the queue is not empty, put no key and return None.
         """
         key = _base64(self._prefix + token)
         guard = self._range() if alone else {"key": key}
@@ -195,7 +196,7 @@ class EtcdLock(Lock):
         return _queue_tail(answer["responses"][1]["response_range"], answer) if answer.get("succeeded") else None
 
     def _look(self, seconds: float, *, until: int | None = None) -> QueueTail:
-        """Return the present tail of the queue, or of the part that ends with the key created at revision `until`."""
+        """Return the last two keys of the queue. `until` leaves out the keys that were created after this revision."""
         upto = {} if until is None else {"max_create_revision": str(until)}
         answer = self._gateway.ask("kv/range", {**self._last_two(), **upto}, seconds)
         return _queue_tail(answer, answer)
@@ -208,14 +209,14 @@ class EtcdLock(Lock):
         return {**self._range(), **order, "limit": "2", "keys_only": True}
 
     def _keep(self, token: str, deadline: float) -> float:
-        """Keep the place for another TTL, and return the time from which that TTL counts."""
+        """Extend the etcd lease of the place. Return the time just before the request, from which its TTL counts."""
         started = self._clock()
         if self._gateway.keep_alive([token], self._limit(deadline)) != [True]:
             raise _PlaceLost
         return started
 
     def _revoke(self, token: str, seconds: float) -> bool:
-        """Give up the place and its key, and return whether it still existed."""
+        """Revoke the etcd lease, which deletes the key. Return whether the lease still existed."""
         return bool(self._gateway.ask("lease/revoke", {"ID": lease_number(token)}, seconds))
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
@@ -240,14 +241,14 @@ class QueueKey(NamedTuple):
 
 
 class QueueTail(NamedTuple):
-    """The last two keys of a queue, the last one first, at a revision."""
+    """The last two keys of a queue at a revision of etcd, the last key first."""
 
     keys: list[QueueKey]
     revision: int
 
     @property
     def ahead(self) -> str | None:
-        """The key right before the last one."""
+        """The key right before the last one, for which the last one waits; None if there is none."""
         return self.keys[1].key if len(self.keys) > 1 else None
 
 

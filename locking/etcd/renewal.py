@@ -31,7 +31,7 @@ class EtcdRenewer:
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
         """Extend the leases as described in `Renewer.renew`."""
         try:
-            # Half of the time to connect, half for the answers.
+            # Connecting may take half of the time, and the answers the other half.
             return EtcdGateway(self._client, leases[0].name).keep_alive([lease.token for lease in leases], seconds / 2)
         except LockUnavailable as error:
             logger.warning("%d leases were not renewed (%s); the watchdog tries again.", len(leases), error)

@@ -11,7 +11,7 @@ from locking.errors import LockUnavailable
 
 
 class DeletionWatch:
-    """Reads the stream of an etcd watch, and reports only whether there was a deletion.
+    """Reads the answers of etcd to a watch, and reports only whether there was a deletion.
 
     Args:
         sock: socket of the stream, positioned at the head of the HTTP response.
@@ -24,7 +24,7 @@ class DeletionWatch:
         self._received = b""
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for up to `seconds`, and return whether there was, or may have been, a deletion.
+        """Wait for up to `seconds`, and return whether the key was deleted, or may have been.
 
         Raises:
             LockUnavailable: the stream was cut, or contains an error.
