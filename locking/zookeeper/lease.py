@@ -17,8 +17,9 @@ class ZooKeeperLease(Lease):
 
     Args:
         session: session of the client.
-        number: `session.number` at the time of the grant.
-        path: path of the node.
+        number: `session.number` at the time of the grant. When it changes, the session has ended, and the lease with
+            it.
+        path: path of the node in the queue that holds the lock.
 
     Attributes:
         path: path of the node.

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def leave_queue(client: KazooClient, queue: str, token: str) -> Any:
-    """Remove the node of `token` from the queue, even if it is still being created, and retry after lost connections.
+    """Remove the node of `token` from the queue, and try again after lost connections. Returns at once.
 
-    Returns at once. The server runs the requests of a session in order, so the look at the queue sees the result of an
-    earlier, unanswered create.
+    The request that creates the node may still be unanswered. The server runs the requests of a session in order, so it
+    lists the queue after that request, and the list contains the node.
 
     Args:
         client: the client that created the node.

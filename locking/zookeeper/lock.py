@@ -1,11 +1,11 @@
 """ZooKeeperLock: a lock on ZooKeeper. Clients queue with one node each, and the first node holds the lock.
 
-    /locks/<name>                       the queue: a container, which the server removes once it has been empty for a
-    while /locks/<name>/<token>-<sequence>    a holder or waiter: an ephemeral node, which disappears with its session
+    /locks/<name>                       queue: a container, which the server removes after it was empty for a while
+    /locks/<name>/<token>-<sequence>    holder or waiter: an ephemeral node, which disappears with its session
 
-The token comes first in a node's name, so that a node whose creation was not answered can be found. Each waiter watches
-only the node right before its own, so a release wakes one waiter. The node before may have belonged to a waiter that
-died, so a waiter that is woken looks at the queue again before it takes the lock.
+The token comes first in a node's name, so that a client finds its node even if the answer to the creation was lost.
+Each waiter watches only the node right before its own, so a release wakes one waiter. The node before may have belonged
+to a waiter that died, so a waiter that is woken looks at the queue again before it takes the lock.
 
 Containers need ZooKeeper 3.5.3 or later.
 
@@ -45,24 +45,24 @@ logger = logging.getLogger(__name__)
 SEQUENCE_DIGITS = 10
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
+"""Minimum seconds that the server has to answer. The `timeout` of a caller limits only the wait for the lock."""
 
 
 class ZooKeeperLock(Lock):
-    """A fair, fenced lock on ZooKeeper, free soon after the session of its holder has ended.
+    """A fair, fenced lock on ZooKeeper that is free soon after the session of its holder has ended.
 
-    The TTL of a lease is the session timeout that client and server have agreed on: a holder that dies leaves the queue
-    after that time. It does not limit the length of the work, because a living client keeps its session. The watchdog
-    asks for the node of each lease every third of the TTL. A lease without an answer for a whole TTL is lost, whatever
-    kazoo has noticed.
+    The TTL of a lease is the session timeout that client and server have agreed on. A holder that dies leaves the queue
+    after that time. A living holder may work longer, because its client keeps the session. Every third of the TTL, the
+    watchdog checks that the node of each lease exists. A lease whose node is not confirmed for a whole TTL is lost,
+    even if kazoo takes the session for alive.
 
     The fence is the creation id of the node (czxid), a counter of the whole ensemble, which grows as long as the
-    ensemble keeps its data. Check the fence where you write. It covers a paused holder, and one more case: the leader
-    learns with a delay that a session is alive, so a client whose server loses the leader may trust its lease for a
-    moment longer than the leader keeps the session.
+    ensemble keeps its data. Check the fence where you write. It covers a paused holder, and one more case: a server
+    reports with a delay to the leader that a session is alive. If the server then loses the leader, its client may
+    trust its lease for a moment after the leader has ended the session.
 
-    A lock that is no longer used leaves its empty container, which the server removes within about a minute. After 2³¹
-    changes of one queue that was never empty for that long, its sequence overflows, and the order is lost.
+    A lock that is no longer used leaves its empty container, which the server removes within about a minute. If a queue
+    is never empty for that long, its sequence overflows after 2³¹ changes, and the order of its waiters is lost.
 
     Args:
         client: a started client; any number of locks may share it. A path after its hosts (chroot) is a separate
@@ -72,7 +72,7 @@ class ZooKeeperLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the client is no `KazooClient`, or the name no `str`.
+        TypeError: the client is not a `KazooClient`, or the name is not a `str`.
         ValueError: the name is empty.
     """
 
@@ -97,7 +97,7 @@ class ZooKeeperLock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_client(client, KazooClient)
-        # The timeout that the client asks for. The server may grant less or more, which the first acquire finds out.
+        # The timeout that the client requests. The server may grant less or more, which the first acquire finds out.
         super().__init__(name, ttl=client._session_timeout / 1000, on_lost=on_lost, clock=clock)
         self._client = client
         self._renewer = ZooKeeperRenewer(client)
@@ -107,10 +107,10 @@ class ZooKeeperLock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`.
 
-        After a lost connection, the call waits for as long as the session lives, limited by `timeout`, but for at least
-        a second. If the session ends while the call is in the queue, its place is lost, and the call raises
-        LockUnavailable. If it ended before, the call waits for the client's next session, with the same limits. The
-        first acquire through a client, in whichever thread, asks for the session timeout, with the same limits.
+        After a lost connection, the call waits for the next one: as long as the session lives, up to `timeout`, but for
+        at least a second. If the session ends while the call is in the queue, its place is lost, and the call raises
+        LockUnavailable. If the session ended earlier, the call waits for the client's next session, with the same
+        limits. The first acquire through a client asks the server for the session timeout, also with these limits.
         """
         deadline = self._clock() + wait_timeout(blocking, timeout)
         session = ZooKeeperSession.of(self._client, self.name, self._limit(deadline))
@@ -119,7 +119,8 @@ class ZooKeeperLock(Lock):
         try:
             lease = self._queue(session, token, deadline)
         except BaseException:
-            # Interrupted or not answered: nobody would use the place, and the session may keep it for a long time.
+            # The call was interrupted or not answered. Leave the queue, because the session may keep the place for a
+            # long time.
             leave_queue(self._client, self._queue_path, token).wait(MIN_ANSWER_TIMEOUT)
             raise
         if lease is None:
@@ -127,7 +128,7 @@ class ZooKeeperLock(Lock):
         return lease
 
     def _queue(self, session: ZooKeeperSession, token: str, deadline: float) -> Lease | None:
-        """Queue until the lock is granted or `deadline` passes."""
+        """Queue until the lock is granted, and return the lease, or None if `deadline` passes first."""
         while True:
             number = session.number
             try:
@@ -157,7 +158,10 @@ class ZooKeeperLock(Lock):
                 logger.info("The connection was lost during the wait for lock %r; looking for its place.", self.name)
 
     def _enter(self, token: str, deadline: float) -> tuple[str, int]:
-        """Create the node, or find the one that an unanswered request created. Return its name and creation id."""
+        """Create this client's node in the queue, and return the node's name and creation id.
+
+        If an earlier request was not answered but has created the node, find that node.
+        """
         sent = False
         while True:
             try:
@@ -182,7 +186,7 @@ class ZooKeeperLock(Lock):
                 logger.info("The connection was lost while lock %r was asked for; looking for the answer.", self.name)
 
     def _reconnected(self, deadline: float) -> bool:
-        """Wait until the client has a new session."""
+        """Wait until the client has a new session, and return whether that came in time."""
         return bool(self._client._live.wait(self._limit(deadline)))
 
     def _limit(self, deadline: float) -> float:
@@ -200,7 +204,7 @@ class ZooKeeperLock(Lock):
         """Return the nodes of the queue in order.
 
         A server answers from its own copy of the data, which may be old. The sync makes it catch up with the leader,
-        which rejects a session that has ended. The server runs both requests in order, so sync costs no round trip.
+        which rejects a session that has ended. The server runs both requests in order, so the sync costs no round trip.
         """
         caught_up = self._client.sync_async(self._queue_path)
         nodes = self._client.get_children_async(self._queue_path)
@@ -211,14 +215,19 @@ class ZooKeeperLock(Lock):
             return []
 
     def _sleep(self, session: ZooKeeperSession, before: str, deadline: float) -> None:
-        """Sleep until the node `before` is gone, or until `deadline`. The lock need not be free after that."""
+        """Sleep until the node `before` is gone, the connection changes, or `deadline` passes.
+
+        The lock may still be held then, so the caller looks at the queue again.
+        """
         path = f"{self._queue_path}/{before}"
         event = self._client.handler.event_object()
-        # A watch is reliable on the connection that set it. Nothing is asked until the client has another connection.
+        # A watch is reliable only on the connection that set it, so the sleep ends when the client has another
+        # connection.
         connection = self._client._connection._socket
         with session.notifying(event, path):
             try:
-                # Not exists(): for a node that is gone, it would leave a watch for its return, which never comes.
+                # Use get, not exists: for a node that is gone, exists would set a watch for its return, which never
+                # comes.
                 self._answer(self._client.get_async(path, session.notify), deadline)
             except NoNodeError:
                 return
@@ -255,7 +264,8 @@ class ZooKeeperLock(Lock):
             number=number,
             path=f"{self._queue_path}/{node}",
         )
-        # A lease that is dropped without release() would keep the lock for as long as the client lives.
+        # When the lease is collected, remove its node. A lease that is dropped without release() would otherwise keep
+        # the lock for as long as the client lives.
         lease.finalizer = weakref.finalize(lease, leave_queue, self._client, self._queue_path, lease.token)
         lease.finalizer.atexit = False
         watchdog.watch(lease, self._renewer)
@@ -284,10 +294,11 @@ class ZooKeeperLock(Lock):
                 except ConnectionLoss:
                     cut = True
         except NoNodeError:
-            found = cut  # the request whose connection was lost has deleted the node
+            found = cut  # the request before the connection was lost has deleted the node
         except LockUnavailable as error:
             if type(error.__cause__) is not SessionExpiredError:  # exactly this class: other errors derive from it
-                # The connection may come back, and the node would remain for as long as the session lives.
+                # The connection may come back. The session then lives on and would keep the node, so remove it in the
+                # background.
                 leave_queue(self._client, self._queue_path, lease.token)
                 raise LockUnavailable(
                     f"ZooKeeper did not confirm the release of lock {self.name!r}. The lock will be free once the "
@@ -300,7 +311,7 @@ class ZooKeeperLock(Lock):
         """Return the answer to a request.
 
         Raises:
-            NoNodeError, NodeExistsError: as answered.
+            NoNodeError, NodeExistsError: the server answered with this error.
             ConnectionLoss: the connection was lost. The request may have taken effect.
             LockUnavailable: the server did not answer in time, or refused. The request may have taken effect.
         """

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
 SHORTEST_TIMEOUT = 0.001
-"""Seconds. A timeout of 0 would make a socket non-blocking."""
+"""Shortest timeout of a socket, in seconds. A timeout of 0 would make the socket non-blocking."""
 
 CONTAINER = 4
 """Flag of a node that the server removes once it has been empty for a while."""

@@ -20,9 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class ZooKeeperRenewer:
-    """Asks for the nodes of all leases of one client. Implements `locking.renewal.Renewer`.
+    """Checks that the nodes of all leases of one client exist. Implements `locking.renewal.Renewer`.
 
-    kazoo keeps the session alive by itself; a lease is extended by each confirmation that its node exists.
+    kazoo keeps the session alive by itself. Each confirmation that the node of a lease exists extends that lease.
     """
 
     def __init__(self, client: KazooClient) -> None:
@@ -37,7 +37,7 @@ class ZooKeeperRenewer:
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
         """Extend the leases as described in `Renewer.renew`.
 
-        The server first catches up with the leader, which knows the sessions that have ended.
+        The server first catches up with the leader. Otherwise it might still confirm nodes of a session that has ended.
         """
         deadline = time.monotonic() + seconds
         caught_up = self._client.sync_async(ROOT)

@@ -1,4 +1,4 @@
-"""ZooKeeperSession: what is known about the session of a kazoo client, shared by all locks of that client."""
+"""ZooKeeperSession: the timeout and the end of a kazoo client's session, for all locks of that client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ZooKeeperSession:
-    """The session of a client. Get it with `ZooKeeperSession.of`.
+    """The session of a kazoo client. Get it with `ZooKeeperSession.of`.
 
     Attributes:
         timeout: seconds without a sign of life after which the server ends the session.
@@ -66,7 +66,7 @@ class ZooKeeperSession:
 
     @classmethod
     def _create_once(cls, client: KazooClient, seconds: float) -> ZooKeeperSession:
-        """Create the session of a client in one thread. The others wait for it, each within its own time limit."""
+        """Create the session of a client in one thread. Other threads wait for it, each within its own time limit."""
         deadline = time.monotonic() + seconds
         creating = _creating.setdefault(client, threading.Lock())
         if not creating.acquire(timeout=seconds):
@@ -81,7 +81,7 @@ class ZooKeeperSession:
 
     @contextmanager
     def notifying(self, event: Any, path: str) -> Iterator[None]:
-        """Set `event` when something happens to the node at `path`, or to the session."""
+        """Inside the `with` block, set `event` when something happens to the node at `path`, or to the session."""
         self._waiting[event] = path
         try:
             yield
@@ -89,9 +89,9 @@ class ZooKeeperSession:
             del self._waiting[event]
 
     def notify(self, watched: WatchedEvent) -> None:
-        """Wake the waiters of a node. Used as the watcher of every watch.
+        """Wake the waiters of a node. kazoo calls this whenever a watch reports a change.
 
-        With one watcher for all waiters, kazoo keeps one watch per node, however many attempts have ended.
+        All waiters set their watches with this one function. kazoo then keeps one watch per node, not one per attempt.
         """
         for event, path in list(self._waiting.items()):
             if watched.path in (path, None):
@@ -106,5 +106,5 @@ _sessions: weakref.WeakKeyDictionary[KazooClient, ZooKeeperSession] = weakref.We
 _creating: weakref.WeakKeyDictionary[KazooClient, threading.Lock] = weakref.WeakKeyDictionary()
 """Lock per client, held while its session is created."""
 
-# A thread of the parent may have held one of the locks.
+# In a forked child, drop the locks: a thread of the parent may have held one, which would stay locked.
 os.register_at_fork(after_in_child=_creating.clear)
