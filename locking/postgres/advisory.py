@@ -14,15 +14,15 @@ class AdvisoryLock(SessionLock):
     Processes get the lock in the order in which they began to wait. Threads of one process take turns in order of
     arrival, so a thread may get the lock after a later thread of another process.
 
-    The server identifies advisory locks by 64-bit numbers, so the lock is on a hash of the name. Two names may have the
-    same hash (for a million names, the probability that any two do is 3 in 100 million). They then exclude each other,
-    which is safe; but a holder of one that waits for the other waits in vain. The same is true of any other application
-    that takes an advisory lock on that number.
+    The server identifies advisory locks by 64-bit numbers, so the lock is on a hash of the name. Names with the same
+    hash exclude each other; the probability that a million names contain such a pair is 3 in 100 million. This is safe,
+    but a holder of one such lock cannot get the other one. The same is true of any other application that takes an
+    advisory lock on that number.
 
-    Two holders that wait for each other's lock wait for ever, unless they use a `timeout`: each grant has a session of
-    its own, so the server does not detect the deadlock. Acquire several locks in the same order everywhere.
+    Acquire several locks in the same order everywhere. Two holders that wait for each other's lock would wait for ever,
+    or until their `timeout`. The server does not detect this deadlock, because each grant has a session of its own.
 
-    Arguments, errors, and what ends the lease: see `SessionLock`.
+    `SessionLock` describes the arguments, the errors, and what ends the lease.
 
     Source: https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
     """

@@ -1,4 +1,4 @@
-"""Errors that Postgres answers, by SQLSTATE: a statement that it refuses, and a session that it ends."""
+"""Errors of Postgres and their SQLSTATEs: the server refused a statement, or ended a session."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StatementRefused(LockUnavailable):
 
 
 class SessionEnded(LockUnavailable):
-    """The server ended the session, with a reason.
+    """The server ended the session and gave a reason.
 
     Attributes:
         sqlstate: error code, as in `StatementRefused`.
@@ -49,14 +49,14 @@ class SessionEnded(LockUnavailable):
 
 
 def refused(lock: str, result: abc.PGresult) -> StatementRefused:
-    """Return the exception for a result that is an error."""
+    """Return the exception for a result with which the server refused a statement."""
     state, message = _error_in(result)
     return StatementRefused(f"Postgres refused a statement for lock {lock!r} ({state}: {message}). Try again.", state)
 
 
 def end_reason_in(result: abc.PGresult) -> list[tuple[str, str]]:
-    """Return the SQLSTATE and message with which the server ends the session; an empty list if it does not."""
-    # A pooler may omit the untranslated severity.
+    """Return the SQLSTATE and message with which a result ends the session; an empty list if it does not end it."""
+    # A pooler may omit the untranslated severity. Then use the translated one.
     severity = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) or result.error_field(DiagnosticField.SEVERITY)
     return [_error_in(result)] if severity in {b"FATAL", b"PANIC"} else []
 

@@ -43,8 +43,9 @@ SELECT
 
 $1 name, $2 owner, $3 TTL in seconds, $4 whether the caller is first in the queue, $5 advisory lock of the queue.
 
-Returns the fence, drawn after the row was won, or null if it was not; and for how many more seconds the lock is held,
-or null if unknown. NOT EXISTS only saves refused callers a write; the conflict decides.
+Returns the fence and the seconds until the present grant expires. The fence is null if the lock was not granted; the
+seconds are null if unknown. The fence is taken from the sequence after the row was written, so it grows with every
+grant. NOT EXISTS only saves refused callers a write; ON CONFLICT decides who gets the lock.
 """
 
 EXTEND = """
@@ -63,36 +64,38 @@ DELETE = """
 WITH freed AS (DELETE FROM lock_grant WHERE name = $1 AND owner = $2 RETURNING name)
 SELECT CASE WHEN pg_try_advisory_xact_lock($3) THEN '' ELSE pg_notify($4, '')::text END FROM freed
 """
-"""Free the lock. If the advisory lock of the queue is taken, a waiter holds it: notify that waiter."""
+"""Free the lock. If the advisory lock of the queue is taken, its holder waits for this lock: notify that waiter."""
 
 PAUSE_IN_TTLS = 2
-"""Number of its own TTLs for which a waiter may be idle before it loses its place. It asks once per TTL."""
+"""A waiter that sends nothing for this many of its TTLs loses its place in the queue. A running waiter asks once per
+TTL."""
 
 
 class InsertLock(Lock):
     """A row of the table `lock_grant` that only one client can insert, and deletes to free the lock.
 
     The lock holds no connection, so it outlives connections and even a restart of the server. The row contains the time
-    until which the grant is valid, by the server's clock; after that, the next client takes the row over. The fence
-    comes from a sequence, and is drawn and committed together with the row.
+    until which the grant is valid, by the server's clock. After that, the next client takes the row over. The fence
+    comes from a sequence, and is committed together with the row.
 
-    Of the threads of a process that wait for the lock, one waits at the server. The others queue for its place, in
-    order of arrival, each within its own timeout, and hand its connection on. A process thus uses one connection for
-    each lock that it waits for, one for all renewals, and one for each request at a time. A thread may get the lock
-    after a later thread of another process, since processes get it in the order in which they began to wait.
+    Only one of the threads of a process that wait for the lock waits at the server. The others queue behind it in the
+    process, in order of arrival, each within its own timeout, and take over its connection. A process thus uses one
+    connection for each lock that it waits for, one for all renewals, and one for each request at a time. A thread may
+    get the lock after a later thread of another process, since processes get it in the order in which they began to
+    wait.
 
-    Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY), looks when the
-    present grant expires, and then, if that was renewed, once per TTL of its own, so it may notice the death of the
-    holder up to one TTL late. The others sleep. A non-blocking attempt does not overtake them. A waiter that is stopped
-    (SIGSTOP, a suspended machine) and becomes first holds up the others for two of its TTLs; then the server ends its
-    session, and it queues again when it continues. Postgres 13 and older do not have this timeout: there, the others
-    wait for as long as it is stopped.
+    Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY). It also asks
+    when the present grant expires and then, if the holder renews the grant, once per TTL. It may thus notice the death
+    of the holder up to one TTL late. The others sleep. A non-blocking attempt does not overtake them.
 
-    The server identifies advisory locks by 64-bit numbers, so the queue is at a hash of the name. Two names may have
-    the same hash (for a million names, the probability that any two do is 3 in 100 million). They then share a queue,
-    which is safe; but a waiter for one name, even if it is free, waits behind the waiters for the other, and a
-    non-blocking attempt is refused. The same is true of any other application that takes an advisory lock on that
-    number.
+    A first waiter that is stopped (SIGSTOP, a suspended machine) delays the others for two of its TTLs. Then the server
+    ends its session, and the waiter queues again when it continues. Postgres 13 and older do not have this timeout:
+    there, the others wait until the stopped waiter continues.
+
+    The server identifies advisory locks by 64-bit numbers, so the queue is at a hash of the name. Names with the same
+    hash share a queue; the probability that a million names contain such a pair is 3 in 100 million. This is safe, but
+    a waiter for one name also waits behind the waiters for the other, and a non-blocking attempt is refused. The same
+    is true of any other application that takes an advisory lock on that number.
 
     Mutual exclusion holds as long as the server keeps its data and its clock is not set forward.
 
@@ -139,7 +142,7 @@ class InsertLock(Lock):
         require_storable_name(name)
         self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
         self._renewer = InsertRenewer(conninfo) if renew else None
-        # No AdvisoryLock has this number by its name, because names may not contain a zero byte.
+        # An AdvisoryLock cannot have this name, because names may not contain a zero byte.
         self._queue_key = str(advisory_key(f"line\0{name}"))
         self._channel = f"lock_{advisory_key(name) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
@@ -162,14 +165,14 @@ class InsertLock(Lock):
             with self._sessions.turn(wait_seconds) as first:
                 lease = self._ask(deadline) if first else None
         except BaseException:
-            if lease is not None:  # interrupted on the way out: nobody would use the grant
+            if lease is not None:  # interrupted after the grant: nobody would use it
                 with suppress(LockError):
                     lease.release()
             raise
         return lease
 
     def _ask(self, deadline: float) -> Lease | None:
-        """Ask, and queue at the server until `deadline`. Return None if the lock was not granted."""
+        """Ask the server for the lock, and queue there until `deadline`. Return None if the lock was not granted."""
         while True:
             try:
                 return self._try(deadline)
@@ -185,12 +188,12 @@ class InsertLock(Lock):
                     return None
 
     def _try(self, deadline: float) -> Lease | None:
-        """Ask, and queue at the server if the deadline is not over.
+        """Make one attempt to get the lock, and queue at the server until `deadline`.
 
         Raises:
             SessionEnded: with IDLE_SESSION_TIMEOUT, the place in the queue is lost.
         """
-        token = secrets.token_hex(16)  # new for each attempt, so that a late undo of one does not end the next
+        token = secrets.token_hex(16)  # new, so that a late undo of one attempt does not end the next
         wait_seconds = max(0.0, deadline - self._clock())
         with self._sessions.use(wait_seconds, PAUSE_IN_TTLS * self.ttl) as session:
             try:
@@ -201,13 +204,13 @@ class InsertLock(Lock):
             except (StatementRefused, NoSuchLock):
                 raise
             except BaseException:
-                # Interrupted or not answered: undo a grant that was made, because nobody would use it.
+                # The attempt was interrupted or not answered. Undo a grant that was made, because nobody would use it.
                 with suppress(LockError):
                     self._delete(token)
                 raise
 
     def _insert(self, session: PostgresSession, token: str, *, first_in_queue: bool) -> Lease | HeldElsewhere:
-        """Ask once, and return the lease, or for how long another holder has the lock."""
+        """Ask the server once. Return the lease, or for how long another holder still has the lock."""
         started = self._clock()
         values = (self.name, token, str(self.ttl), str(first_in_queue), self._queue_key)
         fence, left = ask_table(session, self.name, INSERT, *values)
@@ -235,17 +238,18 @@ class InsertLock(Lock):
                 answer = self._insert(session, token, first_in_queue=True)
                 if isinstance(answer, Lease):
                     return answer
-                # Not notified, and the lock is still held: its holder renews it, so asking once per TTL is enough. A
-                # longer sleep could reach the idle timeout of the session.
+                # There was no notification and the lock is still held, so its holder renews it: asking once per TTL is
+                # enough. A longer sleep could reach the idle timeout of the session.
                 notified = session.sleep(min(max(answer.left, shortest), self.ttl, left))
                 shortest = 0.0 if notified else self.ttl
             return None
         finally:
-            # Let the next waiter proceed at once, instead of when the server notices the end of the session.
+            # Leave the queue at once, so that the next waiter need not wait until the server notices the end of the
+            # session.
             try:
                 session.ask(f"UNLISTEN *; SELECT pg_advisory_unlock({self._queue_key})")
             except LockUnavailable:
-                session.close()  # a session that is in the queue may not serve another thread
+                session.close()  # a session that is still in the queue must not serve another thread
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         with self._sessions.use() as session:
@@ -261,10 +265,10 @@ class InsertLock(Lock):
 
 
 class HeldElsewhere(NamedTuple):
-    """The answer to an attempt while another holder had the lock.
+    """The answer to an attempt that was refused because another holder has the lock.
 
     Attributes:
-        left: seconds until its grant expires unless it is renewed.
+        left: seconds until that holder's grant expires unless it is renewed.
     """
 
     left: float
@@ -304,7 +308,7 @@ class InsertRenewer:
 
 
 def _extended(session: PostgresSession, wanted: Sequence[tuple[Lease, float]]) -> set[str]:
-    """Keep each lease for its number of seconds from now, and return the tokens of those that still existed."""
+    """Extend each lease by its number of seconds from now. Return the tokens of those that still held their lock."""
     grants = [{"name": lease.name, "owner": lease.token, "ttl": ttl} for lease, ttl in wanted]
     (owners,) = session.ask(EXTEND, json.dumps(grants))
     return set(json.loads(cast(str, owners)))

@@ -1,4 +1,4 @@
-"""Names of locks in Postgres: which are allowed, and the number of an advisory lock."""
+"""Check the name of a lock in Postgres, and compute the number of its advisory lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def require_storable_name(name: str) -> None:
     """Check that Postgres can store `name` unchanged.
 
     Raises:
-        TypeError: the name is no `str`.
+        TypeError: the name is not a `str`.
         ValueError: the name is empty, contains a zero byte, or cannot be encoded as UTF-8.
     """
     require_name(name)

@@ -13,7 +13,7 @@ from locking.postgres.settings import server_milliseconds
 from locking.postgres.tables import NoSuchLock, ask_table
 
 BEGIN = "BEGIN; SET LOCAL statement_timeout = {limit}"
-"""Limits the whole wait. `lock_timeout` would not: it restarts for each lock that a statement waits for on the row."""
+"""Begin a transaction with a limit for the whole wait. `lock_timeout` would restart for each lock on the row."""
 
 LOCK_ROW = """
 WITH held AS (SELECT fence FROM lock_row WHERE name = $1 FOR UPDATE{nowait})
@@ -22,7 +22,8 @@ SELECT
     set_config('statement_timeout', '0', true)
 FROM held
 """
-"""Waits in `held`, so that the fence is computed after the lock is granted. Then removes the limit on the wait."""
+"""Lock the row, return the fence, and remove the limit on the wait. The statement waits in `held`, so that the fence is
+computed after the grant."""
 
 NOTE_FENCE = "UPDATE lock_row SET fence = $2::bigint WHERE name = $1"
 
@@ -30,16 +31,17 @@ NOTE_FENCE = "UPDATE lock_row SET fence = $2::bigint WHERE name = $1"
 class RowLock(SessionLock):
     """A row lock (`SELECT … FOR UPDATE`), held by an open transaction. The table `lock_row` has one row per name.
 
-    The row must exist: create it with `add_row`. Without it there is nothing to lock, and `acquire` raises NoSuchLock.
+    The row must exist: create it with `add_row`. Without the row, `acquire` raises NoSuchLock.
 
-    The fence is the greater of the server's time in microseconds and the last released fence + 1. Releases record their
-    fence; holders that die do not. The fence therefore grows as long as the server's clock is not set back. If it is,
-    the holder after one that died may get the same fence or a smaller one until the clock has caught up.
+    The fence is the greater of the server's time in microseconds and the last released fence + 1. A release stores its
+    fence in the row; a holder that dies does not. The fence therefore grows as long as the server's clock is not set
+    back. After that, the holder that follows a dead one may get the same fence or a smaller one, until the clock has
+    caught up.
 
     Hold the lock briefly: an open transaction keeps VACUUM from removing rows that were deleted since it began. A
     newcomer may overtake waiters.
 
-    Arguments, other errors, and what ends the lease: see `SessionLock`.
+    `SessionLock` describes the arguments, other errors, and what ends the lease.
 
     Source: https://www.postgresql.org/docs/current/explicit-locking.html#LOCKING-ROWS
     """

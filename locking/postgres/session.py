@@ -1,7 +1,7 @@
 """PostgresSession: a connection that belongs to one grant, one wait or one request at a time.
 
-It is never a connection of the application's pool: waiters could use up the connections that the holder needs to
-finish. Allow in `max_connections` for one connection per holder, and one for each lock that a process waits for.
+The connection is never one of the application's pool: waiters could use up the connections that the holder needs to
+finish. Set `max_connections` high enough for one connection per holder, and one for each lock that a process waits for.
 Opening one takes a few milliseconds.
 
 Statements go through libpq's own calls (`psycopg.pq`), because psycopg's `execute` has no time limit, and wakes up ten
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 ANSWER_SECONDS = 10.0
-"""Seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
+"""Seconds that the server has to answer. The `timeout` of a caller limits only the wait for the lock."""
 
 SHORTEST_WAIT = 0.001
-"""Seconds. A time limit of 0 would mean no limit."""
+"""Shortest time limit, in seconds. A limit of 0 would mean no limit."""
 
 
 class PostgresSession:
@@ -57,7 +57,7 @@ class PostgresSession:
         answer_timeout: seconds that the server has to accept the connection, and to answer each statement.
 
     Attributes:
-        answer_timeout: as above; may be changed.
+        answer_timeout: seconds that the server has to answer each statement; may be changed.
         statement_lock: serializes the statements of threads that share the session.
 
     Raises:
@@ -82,8 +82,8 @@ class PostgresSession:
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
         wanted = {**CONNECTION_PARAMETERS, **conninfo, "application_name": label, "client_encoding": "UTF8"}
         self._pgconn = PGconn.connect_start(make_conninfo("", **wanted).encode())
-        # The reasons with which the server ends an idle session. The handler must not refer to this object: a reference
-        # cycle would keep a dropped session from closing its connection.
+        # The reasons with which the server ends an idle session. The handler must not refer to this object: in a
+        # reference cycle, a dropped session would not close its connection.
         self._end_reasons = end_reasons = list[tuple[str, str]]()
         self._pgconn.notice_handler = lambda result: end_reasons.extend(end_reason_in(result))
         _open.add(self)
@@ -103,7 +103,7 @@ class PostgresSession:
             raise
 
     def set_limits(self, wait_seconds: float, idle_timeout: float) -> None:
-        """Set the time limits of a new session, or of one that another thread goes on with.
+        """Set the time limits of a session that is new, or that another thread takes over.
 
         Args:
             wait_seconds: for how many seconds a statement may wait for a lock; 0 if it does not wait.
@@ -112,7 +112,7 @@ class PostgresSession:
         Raises:
             LockUnavailable: the server did not answer, or is a standby.
         """
-        # A statement that does not wait for the lock may still wait for another statement to end.
+        # A statement that must not wait for the lock may still have to wait for a statement of another client.
         lock_timeout = wait_seconds if wait_seconds > 0 else self.answer_timeout
         idle = str(server_milliseconds(idle_timeout)) if idle_timeout < math.inf else "0"
         row = self.ask(SETTINGS, str(server_milliseconds(lock_timeout)), idle)
@@ -132,8 +132,8 @@ class PostgresSession:
 
         Raises:
             StatementRefused: the server answered with an error.
-            SessionEnded: the server ended the session, with a reason. The statement may have taken effect.
-            LockUnavailable: the server did not answer. The session is closed, which ends everything that it held.
+            SessionEnded: the server ended the session and gave a reason. The statement may have taken effect.
+            LockUnavailable: the server did not answer. The session is closed, which frees all its locks.
         """
         try:
             if values:
@@ -159,7 +159,7 @@ class PostgresSession:
         """Wait for a notification, and return whether one arrived within `seconds`.
 
         Raises:
-            SessionEnded: the server ended the session, with a reason.
+            SessionEnded: the server ended the session and gave a reason.
             LockUnavailable: the connection was cut.
         """
         deadline = time.monotonic() + seconds
@@ -177,10 +177,10 @@ class PostgresSession:
     def ended(self) -> bool:
         """Whether the connection has ended. Looks at the socket and sends nothing.
 
-        A server sends nothing to an idle session, so anything to read means that it has ended. A network that drops
-        packets silently is noticed only by the keepalives.
+        A server sends nothing to an idle session. If there is anything to read, the session has ended. If a network
+        drops packets silently, only the TCP keepalives notice it.
         """
-        with self._mutex:  # otherwise another thread could close the socket, and its number be reused for another file
+        with self._mutex:  # another thread could close the socket, and its number could then be another file's
             self._closed = self._closed or bool(_ready(self._pgconn.socket, 0.0))
             return self._closed
 
@@ -189,7 +189,8 @@ class PostgresSession:
         with self._mutex:
             self._closed = True
             self._pgconn.finish()
-        # Discard it last: a child that is forked before this line disowns the session, and so replaces the held mutex.
+        # Discard the session last. A child that is forked before this line then disowns it, which replaces the held
+        # mutex.
         _open.discard(self)
 
     def __enter__(self) -> Self:
@@ -201,10 +202,11 @@ class PostgresSession:
     def disown(self) -> None:
         """Drop the parent's connection in a forked child.
 
-        A regular close would tell the server to end the parent's session. An open copy would keep the lock from
-        becoming free when the parent dies. The socket is replaced by /dev/null, so that its number is not reused.
+        A regular close would tell the server to end the parent's session. If the child kept the socket open, the lock
+        would not become free when the parent dies. The socket is replaced by /dev/null, so that its number is not
+        reused.
         """
-        # A thread of the parent may have held the old ones.
+        # A thread of the parent may have held the old mutexes, which would stay locked in the child.
         self.statement_lock, self._mutex = threading.RLock(), threading.RLock()
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, self._pgconn.socket, inheritable=False)
@@ -215,7 +217,7 @@ class PostgresSession:
         self._pgconn.nonblocking = 1
 
     def _abandon(self) -> None:
-        """Cancel the running statement, so that the server stops waiting for its lock, and close."""
+        """Cancel the running statement, so that the server stops waiting for its lock, and close the session."""
         with suppress(psycopg.Error, TimeoutError):
             if self._pgconn.transaction_status == TransactionStatus.ACTIVE:
                 cancel = self._pgconn.cancel_conn()
@@ -236,7 +238,7 @@ class PostgresSession:
             state = PollingStatus(poll())
 
     def _failed(self, what: str, error: Exception) -> LockUnavailable:
-        """Close, and return the exception to raise, with the server's reason if it sent one."""
+        """Close the session. Return the exception to raise, with the server's reason if it gave one."""
         self.close()
         advice = "Try again. If that does not help, check that the server is running."
         if self._end_reasons:
@@ -259,7 +261,8 @@ class PostgresSession:
                 try:
                     self._pgconn.consume_input()
                 except psycopg.OperationalError:
-                    # The server may have sent its reason before it closed. If not, the result is libpq's own error.
+                    # The server may have sent its reason before it closed the connection. Otherwise, this result is
+                    # libpq's own error.
                     if not self._pgconn.is_busy() and (last := self._pgconn.get_result()) is not None:
                         self._end_reasons += end_reason_in(last)
                     raise
@@ -291,7 +294,7 @@ def _ready(socket: int, seconds: float, events: int = select.POLLIN) -> list[tup
 
 
 _open: weakref.WeakSet[PostgresSession] = weakref.WeakSet()
-"""The open sessions of this process."""
+"""The open sessions of this process, which a forked child disowns."""
 
 
 def _disown_all() -> None:

@@ -1,8 +1,9 @@
 """SessionLock: base class of the locks that last as long as a connection, and SessionLease, their lease.
 
 The server keeps such a lock while its connection is open. There is no TTL and no renewal, and the lock is free as soon
-as the connection of a crashed holder has ended. In return, the lock is gone when the connection ends, whatever its
-holder is doing. The lease looks at the connection's socket on every use, and the watchdog does so for `on_lost`.
+as the connection of a crashed holder has ended. In return, a holder that is still at work loses the lock when its
+connection ends. Every use of the lease therefore checks the connection's socket. For `on_lost`, the watchdog checks it
+too.
 
 Connect to the server directly, or through a pooler that keeps sessions. A pooler that shares sessions between
 transactions (PgBouncer's `pool_mode = transaction`) would give the lock to another client's session. The server must be
@@ -29,7 +30,7 @@ from locking.renewal import watchdog
 
 
 class SessionGrant(NamedTuple):
-    """A grant of the server to a session.
+    """A lock that the server has granted to a session.
 
     Attributes:
         fence: fencing token, or None if the lock has none.
@@ -39,12 +40,12 @@ class SessionGrant(NamedTuple):
 
 
 class SessionLock(Lock):
-    """A lock held by a connection, of which a holder has one to itself.
+    """A lock that is held by a connection. Each holder has a connection of its own.
 
-    Of the threads of a process that wait for the lock, one waits at the server. The others queue for its place, in
-    order of arrival, each within its own timeout. While threads wait, the connection of a released lease goes to the
-    next of them; otherwise it is closed. A process thus uses one connection to hold a lock, and one or two to wait for
-    it, however many of its threads wait.
+    Only one of the threads of a process that wait for the lock waits at the server. The others queue behind it in the
+    process, in order of arrival, each within its own timeout. While threads wait, the connection of a released lease
+    goes to the next of them; otherwise it is closed. A process thus uses one connection to hold a lock, and one or two
+    to wait for it, however many of its threads wait.
 
     A lease is lost when its connection ends, for instance because the backend was terminated or the server stopped.
     `lost`, `check()` and `remaining()` see this at once; `on_lost` is called within a fraction of a second. A network
@@ -92,7 +93,7 @@ class SessionLock(Lock):
             return self._ask(deadline) if first else None
 
     def _ask(self, deadline: float) -> Lease | None:
-        """Ask the server, and wait there until `deadline`. Return None if the lock was not granted."""
+        """Ask the server for the lock, and wait there until `deadline`. Return None if the lock was not granted."""
         started = self._clock()
         lease = None
         session = self._sessions.take(max(0.0, deadline - started))
@@ -121,7 +122,7 @@ class SessionLock(Lock):
 
     @abstractmethod
     def _free(self, session: PostgresSession, fence: int | None) -> bool:
-        """Give the lock back, and return whether the session had it."""
+        """Give the lock back, and return whether the session still had it."""
 
     def _watched(self, session: PostgresSession, fence: int | None, started: float) -> Lease:
         lease = SessionLease(
@@ -147,8 +148,8 @@ class SessionLock(Lock):
         session = session_lease.session
         if session is None:
             return False
-        # Of two threads that release the lease at the same time, one sends the statement; the other one then sees that
-        # the session is not the lease's any more. It may belong to the next waiter by then.
+        # If two threads release the lease at the same time, the first sends the statement. The second then finds that
+        # the lease has no session any more. The session may already serve the next waiter.
         with session.statement_lock:
             if session_lease.session is None:
                 return False
@@ -184,9 +185,10 @@ class SessionLease(Lease):
     def _ended(self) -> bool:
         session = self.session
         if session is None or not session.statement_lock.acquire(blocking=False):
-            return session is None  # while another thread looks or releases, it finds out
+            return session is None  # the other thread that uses the session notices its end
         try:
-            # Released meanwhile, the session may be the next holder's, and what it reads would be an answer.
+            # Look again whether the lease has the session. After a release, the session may serve the next holder, and
+            # an answer to that holder would look like the end of the session.
             return self.session is None or session.ended
         finally:
             session.statement_lock.release()

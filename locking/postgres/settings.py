@@ -1,4 +1,4 @@
-"""The settings of a session in Postgres: how it connects, and what it pins on the server."""
+"""Settings of a session in Postgres: how it connects, and which settings of the server it overrides."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 LONGEST_WAIT = 2_000_000.0
-"""Seconds (23 days). Client and server count milliseconds in 32 bits, so a longer wait ends after this time."""
+"""Longest wait in seconds (23 days), because client and server count milliseconds in 32 bits. A longer wait ends
+then."""
 
 APPLICATION_NAME_BYTES = 63
 
 # The client's kernel notices a silent network after 15 seconds, the server's after 40. A holder thus learns of the loss
-# before the server gives the lock away. The user timeout also ends a failed attempt to connect, so that the next one of
-# several hosts is tried.
+# before the server gives the lock away. The user timeout also ends a failed attempt to connect, so that libpq tries the
+# next of several hosts.
 CONNECTION_PARAMETERS = {
     "keepalives_idle": "5",
     "keepalives_interval": "5",
@@ -41,8 +42,8 @@ WHERE current_setting(name, true) IS NOT NULL
 """
 """Pin the settings of the session, so that no server default can end a grant or abort a waiter.
 
-A stricter default isolation level would abort waiters. Read-only mode is left alone, because an operator who sets it
-means it. Settings that an older server does not have are skipped. The last column says whether the server is a standby;
+A stricter default isolation level would abort waiters. Read-only mode is not changed, because an operator sets it on
+purpose. Settings that an older server does not have are skipped. The last column says whether the server is a standby;
 libpq's own check may see an outdated value that a pooler has cached.
 
 $1 `lock_timeout`, $2 `idle_session_timeout` (Postgres 14 or later).
@@ -53,12 +54,12 @@ def parameters(conninfo: str) -> dict[str, Any]:
     """Return the parameters of a libpq connection string or URL.
 
     Raises:
-        TypeError: `conninfo` is no `str`.
+        TypeError: `conninfo` is not a `str`.
         ValueError: `conninfo` cannot be parsed.
     """
-    if not isinstance(conninfo, str):  # libpq would take None for its defaults, which may be another server
+    if not isinstance(conninfo, str):  # for None, libpq would connect to its default server
         raise TypeError(f"conninfo must be a libpq connection string, not {conninfo!r}")
-    if "\0" in conninfo:  # libpq would read the part before it, which may be another server
+    if "\0" in conninfo:  # libpq would use only the part before it
         raise ValueError("conninfo is not a libpq connection string: it contains a zero byte")
     try:
         return dict(conninfo_to_dict(conninfo))

@@ -1,6 +1,7 @@
-"""SharedSessions: the sessions of one lock in this process. Its waiters share one session and pass it on.
+"""SharedSessions: the sessions of one lock in this process. Its waiting threads share one session and pass it on.
 
-A session per waiting thread would use up the server's `max_connections`, and an idle server would refuse other clients.
+With a session per waiting thread, one process could use up the server's `max_connections`, and the server would refuse
+other clients although it is idle.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from locking.local import QueuePlace, has_queue
 from locking.postgres.session import PostgresSession
 
 _spare: dict[PostgresSession, Hashable] = {}
-"""Idle sessions that hold nothing, with the queue whose threads may use them. A queue without threads has none."""
+"""Idle sessions that hold no lock, with the queue whose threads may use them. When a queue has no threads, its sessions
+are closed."""
 
 _failed: dict[Hashable, float] = {}
-"""When a thread of a queue has found, on the clock of `time.monotonic`, that the server does not answer."""
+"""For each queue, when one of its threads last found that the server does not answer (`time.monotonic`)."""
 
 os.register_at_fork(after_in_child=_spare.clear)
 
@@ -28,9 +30,9 @@ os.register_at_fork(after_in_child=_spare.clear)
 class SharedSessions:
     """The sessions of one lock in this process.
 
-    One thread at a time waits at the server. The others queue for its place, in order of arrival, each within its own
-    timeout. While threads wait, a session that is given back goes to the next of them, so that a hand-over does not
-    have to wait for a new connection. Without waiting threads it is closed.
+    One thread at a time waits at the server. The others queue behind it in the process, in order of arrival, each
+    within its own timeout. While threads wait, a session that is given back goes to the next of them, so that they need
+    not wait for a new connection. Without waiting threads, it is closed.
 
     Args:
         queue: identifies the lock in this process. Lock objects with the same queue share their sessions.
@@ -45,13 +47,13 @@ class SharedSessions:
 
     @contextmanager
     def turn(self, seconds: float) -> Iterator[bool]:
-        """Queue for the place at the server, and leave it at the end of the `with` block.
+        """Queue in this process until it is this thread's turn to wait at the server. The `with` block is the turn.
 
         Args:
-            seconds: how long to wait for the place.
+            seconds: how long to wait for the turn.
 
         Yields:
-            Whether the place was free in time.
+            Whether the turn came in time.
 
         Raises:
             LockUnavailable: while this thread queued, another one has found that the server does not answer.
@@ -60,7 +62,7 @@ class SharedSessions:
         try:
             with QueuePlace(self._queue) as place:
                 first = place.wait_for_turn(joined + seconds)
-                # Otherwise the threads would wait for a server that does not answer one after the other.
+                # Otherwise each thread in turn would wait for a server that does not answer.
                 if first and _failed.get(self._queue, 0.0) > joined:
                     raise LockUnavailable(f"Postgres does not answer, as another thread has found: lock {self._lock!r}")
                 try:
@@ -74,7 +76,7 @@ class SharedSessions:
 
     @contextmanager
     def use(self, wait_seconds: float = 0.0, idle_timeout: float = math.inf) -> Iterator[PostgresSession]:
-        """Yield a session, and give it back; after an error, close it. For the arguments see `PostgresSession`.
+        """Yield a session and give it back; after an error, close it. The arguments are those of `PostgresSession`.
 
         Raises:
             LockUnavailable: the server could not be reached, or is a standby.
@@ -88,7 +90,7 @@ class SharedSessions:
         self.give_back(session)
 
     def take(self, wait_seconds: float = 0.0, idle_timeout: float = math.inf) -> PostgresSession:
-        """Return a spare session, or a new one. For the arguments see `PostgresSession`.
+        """Return a spare session, or a new one. The arguments are those of `PostgresSession`.
 
         Raises:
             LockUnavailable: the server could not be reached, or is a standby.
@@ -100,7 +102,7 @@ class SharedSessions:
                         session.set_limits(wait_seconds, idle_timeout)
                         return session
                 except LockUnavailable:
-                    pass  # ended since; if the server is gone, a new session says so
+                    pass  # the session has ended; if the server is gone, a new session raises
                 except BaseException:
                     session.close()
                     raise
@@ -108,9 +110,9 @@ class SharedSessions:
         return PostgresSession(self._conninfo, self._lock, wait_seconds, idle_timeout=idle_timeout)
 
     def give_back(self, session: PostgresSession) -> None:
-        """Let the next thread use a session that holds nothing, or close it if no thread waits."""
+        """Let the next thread use a session that holds no lock, or close it if no thread waits."""
         _spare[session] = self._queue
-        # After the session is stored: the last thread of the queue may have left just before.
+        # Check after the session is stored: the last thread of the queue may have left just before.
         self._close_unwanted()
 
     def _close_unwanted(self) -> None:

@@ -38,7 +38,7 @@ def create_lock_tables(conninfo: str) -> None:
 
     Raises:
         ValueError: `conninfo` cannot be parsed.
-        LockUnavailable: the server could not be reached, or refused.
+        LockUnavailable: the server could not be reached, or refused a statement.
     """
     # Concurrent CREATE IF NOT EXISTS statements can fail, so only one client at a time runs them.
     with (
