@@ -1,4 +1,4 @@
-"""Checks of the arguments of the locks on Redis, and of the functions that look at them."""
+"""Argument checks for the locks on Redis, and for the functions that list and release such locks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from locking.arguments import require_client, require_name
 
 
 def require_redis(client: object, *kinds: type) -> None:
-    """Check that a client is of one of these classes, and sends what it is told to send.
+    """Check that `client` has one of these classes and is not a pipeline.
 
     Raises:
-        TypeError: it has another class, or is a pipeline: a subclass of the client that only collects commands.
+        TypeError: `client` has another class, or is a pipeline: a subclass of the client that only collects commands.
     """
     require_client(client, *kinds)
     if isinstance(client, Pipeline | ClusterPipeline):
@@ -23,22 +23,22 @@ def require_redis(client: object, *kinds: type) -> None:
 
 
 def require_key_name(name: str) -> None:
-    """Check that a name can be part of a key.
+    """Check that `name` can be part of a Redis key.
 
     Raises:
-        TypeError: it is no `str`.
-        ValueError: it is empty or cannot be encoded as UTF-8.
+        TypeError: `name` is not a `str`.
+        ValueError: `name` is empty or cannot be encoded as UTF-8.
     """
     require_name(name)
     name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
 
 
 def require_tag(name: str) -> None:
-    """Check that a name can be the hash tag of the keys of a `RedisLock`.
+    """Check that `name` can be the hash tag of the keys of a `RedisLock`.
 
     Raises:
-        TypeError: it is no `str`.
-        ValueError: it is empty, cannot be encoded as UTF-8, or contains braces.
+        TypeError: `name` is not a `str`.
+        ValueError: `name` is empty, cannot be encoded as UTF-8, or contains braces.
     """
     require_key_name(name)
     if "{" in name or "}" in name:

@@ -1,10 +1,11 @@
-"""Ballot: ask all nodes of a Redlock at once, and count their votes.
+"""Ballot: ask all nodes of a Redlock at once, and count their votes. A node is one of its servers.
 
 - All requests are sent before the first answer is read, and one time limit covers all nodes. Nodes that hang therefore
-  cost `node_timeout` together, not each.
-- A request without an answer may still take effect, much later. The undo is sent right behind it on the same
-  connection, which keeps their order, so that a late grant is released at once.
-- A node that did not answer is asked again in every ballot, but is waited for only while the others cannot decide.
+  cost `node_timeout` only once.
+- A request without an answer may still take effect, much later. The call that undoes it is sent right behind it on the
+  same connection. The node runs the two in this order, so a late grant is released at once.
+- A node that did not answer is asked again in every ballot. The ballot waits for it only while the other nodes cannot
+  decide.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from locking.redis.nodes import RedlockNode, read, send
 
 
 class Ballot:
-    """One vote of all nodes on one or more calls. A call answers 1 for yes, anything else for no.
+    """One vote of all nodes on one or more script calls. The answer 1 to a call is a yes, any other answer a no.
 
     Args:
         nodes: the nodes to ask.
         calls: what each node runs, in one round trip.
-        quorum: number of nodes that must answer 1 to carry a call.
-        undo: calls for a node that has not answered in time. They are sent behind its request, or as soon as the node
-            can be reached.
+        quorum: number of nodes that must say yes for the verdict to be yes.
+        undo: calls that undo the vote on a node that has not answered in time. They are sent behind its request, or as
+            soon as the node can be reached.
     """
 
     def __init__(
@@ -46,19 +47,19 @@ class Ballot:
         self._openings: dict[Future[None], RedlockNode] = {}
 
     def votes(self, call: int = 0) -> dict[RedlockNode, Any]:
-        """Return the answer of each node to the call with this index. Errors and missing answers are no votes."""
+        """Return the nodes' answers to the call with this index, without errors and nodes that did not answer."""
         answered = {node: answers[call] for node, answers in self._answers.items()}
         return {node: answer for node, answer in answered.items() if not isinstance(answer, Exception)}
 
     def verdict(self, call: int = 0) -> bool | None:
-        """Return True if a quorum answered 1 to the call, False if no quorum is possible, None if it is undecided."""
+        """Return True if a quorum said yes to the call, False if no quorum is possible, None if it is undecided."""
         votes = list(self.votes(call).values())
         if votes.count(1) >= self._quorum:
             return True
         return False if len(votes) - votes.count(1) > len(self._nodes) - self._quorum else None
 
     def reasons(self) -> Iterable[tuple[RedlockNode, Exception]]:
-        """Yield each node that did not vote on all calls, with the reason."""
+        """Yield each node that did not answer all calls, with the error that explains why."""
         for node in self._nodes:
             errors = [answer for answer in self._answers.get(node, ()) if isinstance(answer, Exception)]
             if errors or node not in self._answers:
@@ -67,7 +68,8 @@ class Ballot:
     def hold(self, seconds: float) -> None:
         """Ask all nodes, and return when each has answered or `seconds` are over.
 
-        Nodes that were silent before are asked too, but are waited for only while the others leave a call undecided.
+        Nodes that did not answer last time (`silent`) are asked too. Their answers are only awaited while those of the
+        other nodes leave a call undecided.
         """
         until = time.monotonic() + seconds
         responsive, silent = [[node for node in self._nodes if node.silent is kept] for kept in (False, True)]
@@ -84,13 +86,13 @@ class Ballot:
                 else:
                     node.abandon(connection, self._undo)
             for opening, node in self._openings.items():
-                if node in responsive:  # a silent node may be reached by now; the next ballot then waits for it
+                if node in responsive:  # not for others: a silent node may just have become reachable
                     node.silent = True
                 if self._undo:
                     opening.add_done_callback(partial(node.run_late, self._undo, seconds))
 
     def _ask(self, node: RedlockNode, seconds: float) -> None:
-        """Send the calls, or start to open a connection for them."""
+        """Send the calls to a node, or start to open a connection to it."""
         connection = node.take_idle()
         if connection is None:
             self._openings[node.open(seconds)] = node
@@ -113,7 +115,7 @@ class Ballot:
                     self._errors[node] = cast(Exception, error)
         for node in nodes:
             self._read(node, until)
-        # Send the full scripts to the nodes that have lost them, again all at once. Repeating a call is harmless.
+        # Send the full scripts to the nodes that have lost them: first to all, then read. Repeating a call is harmless.
         without_scripts = [
             node for node in nodes if any(isinstance(a, NoScriptError) for a in self._answers.get(node, ()))
         ]

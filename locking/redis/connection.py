@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     Client = Redis | RedisCluster
 
 Command = tuple[str, ...]
-"""A command and its arguments, as text. A signal handler that raises while hiredis packs a number can crash the process
-(hiredis-py 3.5), so no number is passed to redis-py."""
+"""A command and its arguments. Numbers are passed as text as well: with hiredis-py 3.5, a signal handler that raises
+while hiredis packs a number can crash the process."""
 
 NO_ANSWER = (redis.ConnectionError, redis.TimeoutError)
 """redis-py's errors for no connection and no answer."""
 
 SHORTEST_TIMEOUT = 0.001
-"""Seconds. A timeout of 0 would make a socket non-blocking."""
+"""Shortest timeout of a socket, in seconds. A timeout of 0 would make the socket non-blocking."""
 
 SCRIPTS = Path(__file__).with_name("scripts")
 
@@ -52,9 +52,9 @@ def milliseconds(seconds: float) -> int:
 
 
 class NoNode(LockUnavailable, redis.ConnectionError):
-    """The cluster has no known node for a key.
+    """The client of a cluster knows no node for a key.
 
-    It is a `LockUnavailable` for the caller of a lock, and a connection error for the code that handles those.
+    It is a `LockUnavailable`, which callers of a lock expect, and a connection error, which internal code handles.
     """
 
 
@@ -114,19 +114,19 @@ def run_script(
 ) -> Any:
     """Run a script once and return its answer.
 
-    If the server no longer has the script cached (SCRIPT FLUSH, restart), the full text is sent. If a cluster node has
-    given the key to another node, it has done nothing, so the other node is asked. Connecting follows the client's own
-    timeouts and retries, and does not count towards the time limit.
+    If the server no longer has the script cached (SCRIPT FLUSH, restart), the full text is sent. If a cluster node
+    answers that another node has the key, the script did not run, so the other node is asked. Connecting follows the
+    client's own timeouts and retries, and does not count towards the time limit.
 
     Args:
         client: supplies the server. Its pool is not used, see `OwnConnections`.
         lock: name of the lock, for messages.
         call: what to run.
         seconds: time limit for the answer. The client's `socket_timeout` applies if it is shorter.
-        on: an idle connection of the caller's.
-        undo: returns calls that undo the request. They are sent if the request fails or is not answered, on the same
-            connection, so that a slow server runs them after the request. If that connection is broken, a new one is
-            tried.
+        on: the connection to use, which the caller owns; None for an idle or a new one.
+        undo: returns calls that undo the request. They are sent if the request fails or is not answered. They use the
+            same connection, so that a slow server runs them after the request. If that connection is broken, a new one
+            is tried.
 
     Raises:
         LockUnavailable: no connection, no answer, an error as the answer, or too few replicas.
@@ -138,7 +138,7 @@ def run_script(
             cast("RedisCluster", client).nodes_manager.move_slot(moved)
             return _run_script(pool_of(client, call.keys[0]), call, seconds, None, undo)
     except NO_ANSWER as error:
-        if isinstance(client, RedisCluster):  # find the node that took over from a dead one, for the next request
+        if isinstance(client, RedisCluster):  # find the successor of a dead node, for the next request
             with suppress(redis.RedisError, RedisClusterException):
                 client.nodes_manager.initialize()
         raise LockUnavailable(
@@ -156,7 +156,7 @@ def _run_script(
     connection: Any = (own.take_idle() or open_connection(pool)) if on is None else on
     try:
         answer = _run(connection, call, seconds)
-    except MovedError:  # this node has done nothing
+    except MovedError:  # this node did not run the script
         if on is None:
             own.put(connection)
         raise
@@ -170,7 +170,7 @@ def _run_script(
                     # Skip the client's health check, which would send a PING and wait for its answer.
                     connection.send_packed_command(steps, check_health=False)
         finally:
-            # A late answer must not be read as the answer to the next request on this connection.
+            # Close the connection: a late answer must not be read as the answer to the next request on it.
             connection.disconnect()
         raise
     if on is None:

@@ -9,12 +9,12 @@ from locking.redis.connection import ScriptCall, milliseconds
 
 
 class RedisLease(Lease):
-    """Lease of a `RedisLock`, with what the server's record of the grant contains.
+    """Lease of a `RedisLock`, with everything that an extension sends to the server.
 
     Args:
         keys: the keys of the lock, of its fence, and of its waiters.
         holder: label of the holder, for display.
-        waited_as: token under which the holder is in the list of waiters, if it was handed the lock; otherwise empty.
+        waited_as: the holder's token in the list of waiters, if a release has handed the lock to it; otherwise empty.
         replicas: number of replicas that must have an extension before it counts.
     """
 
@@ -34,7 +34,7 @@ class RedisLease(Lease):
 
         Args:
             ttl: seconds.
-            shorten: whether to set the TTL although more time is left.
+            shorten: whether to set the TTL even if more time is left.
         """
         note = f"{self.fence} {self.holder}"
         args = (self.token, self.waited_as, milliseconds(ttl), note, int(shorten))

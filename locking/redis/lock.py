@@ -5,7 +5,7 @@ Keys. The braces are a hash tag, which keeps all keys of a lock on one node of a
     lock:{name}             token of the holder; expires after the TTL
     lock:{name}:fence       last fence, and the label of its holder; expires if the lock is unused for a long time
     lock:{name}:waiters     sorted set of waiters; the score is the time until which a waiter counts as alive
-    lock:{name}:wake        list with the last offer of a grant; waiters block on it
+    lock:{name}:wake        list with the last offer: a grant for the waiter that pops it first; waiters block on it
     lock:{name}:bell:<id>   list that wakes one waiter from its blocked pop when it leaves; short-lived
 """
 
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
     from locking.redis.connection import Client
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Minimum seconds that the server has to answer. The caller's `timeout` limits the wait for the lock, not this."""
+"""Minimum seconds that the server has to answer. The `timeout` of a caller limits only the wait for the lock."""
 
 
 class RedisLock(Lock):
     """A lock on one Redis or Valkey server, with owner token, fence, renewal, and direct hand-over to waiters.
 
-    Waiting. A release with waiters does not free the lock; it grants the lock to the waiter that has slept longest.
-    Wake-up and grant are one message, so a newcomer cannot overtake a sleeping waiter. The order is that in which
-    waiters fall asleep: a waiter that has asked, but falls asleep only a round trip later, can be overtaken. Processes
-    with several waiting threads take turns. A waiter that is not woken asks again when the present grant expires, and
-    once per TTL after that; if it then finds the lock free, it hands it to the waiter that has slept longest.
+    Waiting. If there are waiters, a release does not free the lock; it offers the lock to the waiter that has slept
+    longest. The offer wakes this waiter and is its grant, so a newcomer cannot overtake a sleeping waiter. Waiters are
+    served in the order in which they fall asleep: a waiter that was refused, but falls asleep only a round trip later,
+    can be overtaken. A waiter that is not woken asks again when the present grant expires, and once per TTL after that.
+    If the lock is free then, the server offers it to the waiter that has slept longest.
 
-    Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the grant that a release offers
-    them goes to the next caller. If their holder has died too, the next caller makes the offer: a non-blocking attempt
-    is then refused once, and the one after it is granted. An offer that nobody has taken is no holder. A waiter that is
-    stopped while its connection lives (SIGSTOP, a frozen machine) keeps a lock that is handed to it for the TTL of the
-    releasing client, and for up to one TTL of the other waiters, until they ask again.
+    Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the offer of a release goes to
+    the next caller. If the holder has died too, the next caller makes the offer. A non-blocking attempt is then refused
+    once, and the next attempt gets the lock. An offer that no waiter has taken has no holder. A waiter can also be
+    stopped while its connection lives (SIGSTOP, a frozen machine). An offer to it delays the others for the TTL of the
+    releasing client, and then for up to one TTL of their own, until they ask again.
 
     Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
     a replica that has not received the grant may grant the lock twice. Check the fence where you write: it covers both
     this case and a paused holder. The fence is the server's time in microseconds, or the last fence + 1 if that is
-    greater. It decreases only if the clock is set back beyond the last grant while the server restarts, or if the
-    clock of a promoted replica that has not received the grant is that far behind.
+    greater. It decreases in two cases only: the clock is set back beyond the last grant while the server restarts; or a
+    replica without that grant is promoted, and its clock is as far behind.
 
     Order. Processes get the lock in the order in which they began to wait. Threads of one process take turns in order
     of arrival, so a thread may get the lock after a later thread of another process.
 
-    Connections. The lock has connections of its own, made with the settings of the client's pool, and waits for none of
-    that pool. Of the threads of a process that wait for the lock, one sleeps at the server; the others queue for its
-    place, in order of arrival, each within its own timeout. A process thus uses one connection for each lock that it
-    waits for, one for all renewals, and one for each request at a time. Give the client a `socket_timeout` and few
-    retries, because the time to connect comes on top of every time limit.
+    Connections. The lock opens connections of its own, with the settings of the client's pool, and never waits for one
+    of the pool. Only one of the threads of a process that wait for the lock sleeps at the server. The others queue
+    behind it in the process, in order of arrival, each within its own timeout. A process thus uses one connection for
+    each lock that it waits for, one for all renewals, and one for each request at a time. Give the client a
+    `socket_timeout` and few retries, because the time to connect comes on top of every time limit.
 
     Args:
         client: any `redis.Redis`, including one from Sentinel, or a `RedisCluster`. Needs Redis 7 or Valkey 7.2.
@@ -85,7 +85,7 @@ class RedisLock(Lock):
 
     Raises:
         TypeError: the client is of another class (for asyncio, of the package valkey, a pipeline), or another argument
-            is.
+            has the wrong type.
         ValueError: the name is empty or contains braces, or `ttl` or `wait_for_replicas` is out of range.
 
     Source: redis-py's `Lock` and "Distributed Locks with Redis",
@@ -141,7 +141,8 @@ class RedisLock(Lock):
         token = new_token()
         try:
             refused = None
-            # A thread that waits queues behind those of this process that wait already, and asks when its turn comes.
+            # If threads of this process wait already, a thread that may wait queues behind them, and asks when its turn
+            # comes.
             if wait_seconds == 0 or not has_queue(self._queue):
                 answer = self._ask(token, deadline, waits=wait_seconds > 0)
                 if isinstance(answer, Lease):
@@ -151,14 +152,14 @@ class RedisLock(Lock):
         except LockUnavailable:
             raise
         except BaseException:
-            # Interrupted, or no thread left for renewal: a grant that was made would not be used by anybody, and an
-            # entry in the list of waiters would make others wait for a waiter that is gone.
+            # The call was interrupted, or no thread could be started for renewal. Nobody would use a grant that was
+            # made. An entry in the list of waiters would make others wait for a waiter that is gone.
             self._give_up(token)
             self._strike(token)
             raise
 
     def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | Refusal:
-        """Ask once, and return the lease or the refusal."""
+        """Ask the server once for the lock. Return the lease or the refusal."""
         started = self._clock()
         keys = (self._key, self._fence, self._waiters, self._wake)
         granted, figure = run_script(
@@ -176,7 +177,7 @@ class RedisLock(Lock):
             except LockUnavailable:
                 self._give_up(token)
                 raise
-        # A key expires after its last millisecond. A key without an expiry was not set by a lock.
+        # The key expires after its last millisecond, so add one. A key without an expiry was not set by a lock.
         return Refusal(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
     def _wait(self, token: str, deadline: float, refused: Refusal | None) -> Lease | None:
@@ -185,12 +186,13 @@ class RedisLock(Lock):
         Args:
             token: token of the waiter.
             deadline: when to give up, on the lock's clock.
-            refused: the answer to its first request; None if it has not asked yet.
+            refused: the answer to the waiter's first request; None if it has not asked yet.
         """
         leave, strike = partial(self._leave, token), partial(self._strike, token)
         give_up = partial(self._give_up, waited_as=token)
         pool = pool_of(self._client, self._key)
-        # A popped grant is no older than the last refused request before the pop, because the lock was held then.
+        # Count the lifetime of a popped grant from the last refused request before the pop. The grant is not older,
+        # because the lock was held then.
         asked = look_at = -math.inf
         if refused is not None:
             asked, look_at = refused.asked, self._clock() + refused.pause
@@ -220,7 +222,8 @@ class RedisLock(Lock):
                     waiter.granted = True
                     return answer
                 asked = asked if still_blocked else answer.asked
-                # Not woken, and the lock is still held: its holder renews it, so one request per TTL is enough now.
+                # This waiter was not woken and the lock is still held, so its holder renews it: one request per TTL is
+                # enough.
                 look_at = self._clock() + (self.ttl if still_blocked else answer.pause)
             grant = waiter.leave()
             lease = None if grant is None else self._accept(grant, token, asked)
@@ -230,8 +233,8 @@ class RedisLock(Lock):
     def _accept(self, grant: str, waited_as: str, asked: float, on: Any = None) -> Lease | None:
         """Return the lease of a grant that a release has made to this waiter, or None if the grant is over.
 
-        The lifetime is counted from `asked`. The grant is extended first if much of its lifetime may have passed, if it
-        was made with the TTL of another lock, or if replicas must confirm it.
+        The lifetime is counted from `asked`. The grant is extended first in three cases: much of its lifetime may have
+        passed; the releasing client made it with another TTL; or replicas must confirm it.
         """
         fence, ttl = (int(part) for part in grant.split()[:2])
         lease = self._lease(grant, fence, asked, waited_as=waited_as)
@@ -273,7 +276,7 @@ class RedisLock(Lock):
         self._send(self._leave_call(token, blocked=blocked), MIN_ANSWER_TIMEOUT)
 
     def _strike(self, token: str) -> None:
-        """Strike a waiter from the list after an error. If the server cannot be reached, the entry expires."""
+        """Remove a waiter from the list after an error. If the server cannot be reached, the entry expires."""
         with suppress(LockUnavailable, redis.RedisError):
             connection = RenewalConnection(pool_of(self._client, self._key))
             try:
@@ -313,7 +316,7 @@ FairRedisLock = RedisLock
 
 
 class Refusal(NamedTuple):
-    """The answer to a request while another holder had the lock.
+    """The answer to a request that was refused because another holder has the lock.
 
     Attributes:
         asked: time just before the request was sent, on the lock's clock.

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from redis import ConnectionPool
 
 OPENINGS = 8
-"""Number of connections to a node that are opened at once. More threads that connect together only slow each other."""
+"""Maximum number of connections to a node that are opened at once. More threads would only slow each other down."""
 
 
 class RedlockNode(OwnConnections):
     """One server: the connections of all Redlocks to it, and whether it answered last time.
 
     Args:
-        pool: supplies the address and the settings. The node does not keep it alive.
+        pool: supplies the address and the settings. The node holds only a weak reference to it.
 
     Attributes:
-        silent: whether the node could not be reached, or did not answer in time, and has not answered since.
+        silent: True once the node could not be reached or did not answer in time, until it answers again.
     """
 
     def _reset(self) -> None:
@@ -43,7 +43,7 @@ class RedlockNode(OwnConnections):
         self._opening_slots = threading.BoundedSemaphore(OPENINGS)
 
     def open(self, seconds: float) -> Future[None]:
-        """Start to open one more connection, for `take_idle` to find. A silent node has one attempt at a time.
+        """Start to open one more connection, which `take_idle` then finds. A silent node has one attempt at a time.
 
         Args:
             seconds: time limit for each step of connecting.
@@ -61,7 +61,7 @@ class RedlockNode(OwnConnections):
         try:
             threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
         except BaseException:
-            self._opening = None  # no thread will end this attempt, and a silent node would never be tried again
+            self._opening = None  # no thread ends this attempt, so later calls must not wait for it
             raise
         return opening
 
@@ -76,7 +76,7 @@ class RedlockNode(OwnConnections):
             opening.set_result(None)
 
     def _connect(self, seconds: float, probe: bool) -> Any:  # noqa: FBT001 - see `_open`
-        """Return a new connection, once a slot is free.
+        """Return a new connection, once fewer than `OPENINGS` others are being opened.
 
         Args:
             seconds: time limit for each step of connecting.
@@ -104,7 +104,7 @@ class RedlockNode(OwnConnections):
             connection.disconnect()
 
     def run_late(self, calls: Sequence[ScriptCall], seconds: float, opening: Future[None]) -> None:
-        """Run calls once the node can be reached, for a vote that has already ended.
+        """Run calls that undo a vote, as soon as the node can be reached after the vote.
 
         Args:
             calls: what to run.
@@ -116,7 +116,7 @@ class RedlockNode(OwnConnections):
         connection = self.take_idle()
         try:
             if connection is None:
-                # Not put into the idle list first: no other request may overtake these calls.
+                # Do not put it into the idle list first: no other request may overtake these calls.
                 connection = self._connect(seconds, probe=True)
             send(connection, [call.in_full for call in calls])
             read(connection, len(calls), time.monotonic() + seconds)
@@ -141,7 +141,7 @@ def send(connection: Any, commands: Sequence[Command]) -> None:
 
 
 def read(connection: Any, count: int, until: float) -> list[Any]:
-    """Read `count` answers until a monotonic time. An error that the server answers is returned as an exception.
+    """Read `count` answers until a time on the monotonic clock. An error among them is returned as an exception.
 
     Raises:
         redis.exceptions.RedisError: not all answers came in time. The connection stays open.

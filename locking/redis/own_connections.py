@@ -1,7 +1,7 @@
 """OwnConnections: the connections of locks to one server, outside of the client's pool.
 
-A pool may be used up, by the application or by threads that wait for a lock. Their holder must still be able to release
-it, so no request of a lock waits for a connection of the pool.
+The application, or threads that wait for a lock, may use up the pool. The holder must still be able to release the
+lock, so no request of a lock waits for a connection of the pool.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from redis import ConnectionPool
 
 MOST_IDLE = 32
-"""Number of idle connections to a server that are kept. Threads rarely ask at the same moment, for a fraction of it."""
+"""Maximum number of idle connections that are kept per server. Requests are short, so few run at the same moment."""
 
 
 class OwnConnections:
     """Connections to the server of a client's pool.
 
-    A connection that is not given back, because its request failed or was interrupted, closes with its last reference.
+    A connection is not given back if its request failed or was interrupted. It closes with its last reference.
 
     Args:
-        pool: supplies the address and the settings. It is not kept alive.
+        pool: supplies the address and the settings. Only a weak reference to it is kept.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -42,7 +42,7 @@ class OwnConnections:
         self._pid = os.getpid()
 
     def take_idle(self) -> Any:
-        """Return an idle connection that owes no answer, or None if there is none."""
+        """Return an idle connection without an outstanding answer, or None if there is none."""
         if self._pid != os.getpid():
             self._reset()  # after a fork the connections belong to the parent
         while self._idle:
@@ -57,7 +57,7 @@ class OwnConnections:
         return None
 
     def put(self, connection: Any) -> None:
-        """Give back a connection that owes no answer."""
+        """Give back a connection without an outstanding answer. It is closed if enough are idle."""
         if len(self._idle) < MOST_IDLE:
             self._idle.append(connection)
         else:
@@ -73,7 +73,7 @@ class OwnConnections:
         """The client's pool.
 
         Raises:
-            redis.exceptions.ConnectionError: the client is gone.
+            redis.exceptions.ConnectionError: the client no longer exists.
         """
         pool = self._pool()
         if pool is None:
@@ -85,7 +85,7 @@ _connections: WeakKeyDictionary[ConnectionPool, OwnConnections] = WeakKeyDiction
 
 
 def own_connections(pool: ConnectionPool) -> OwnConnections:
-    """Return the connections to the server of a pool: the same object for all `RedisLock`s of its clients."""
+    """Return the connections to the server of a pool: one object for all `RedisLock`s whose clients have this pool."""
     found = _connections.get(pool)
     return _connections.setdefault(pool, OwnConnections(pool)) if found is None else found
 

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_PER_ATTEMPT = 10
-"""Pause of a waiter, as a multiple of the duration of its last attempt; at most that multiple of `retry_delay`."""
+"""A waiter pauses for this many times the duration of its last attempt: at least `retry_delay`, and at most this many
+times it."""
 
 ELECTIONS = 10
-"""Number of times that an attempt is repeated at once because the votes were split and nobody holds the lock."""
+"""Maximum number of attempts in direct succession, while split votes keep the lock from going to any client."""
 
 
 class Redlock(Lock):
@@ -47,8 +48,8 @@ class Redlock(Lock):
     `ttl * drift_factor + drift_seconds`. Waiters are not woken; they ask again after a pause.
 
     The lock has no fence (`lease.fence` is None), because N servers that do not know each other have no common counter.
-    Nothing but `lease.check()` right before a write stops a holder that was paused beyond its lease. If a second holder
-    does damage, and the store cannot refuse it in another way, use a lock with a fence.
+    Only `lease.check()` right before a write stops a holder that was paused beyond its lease. If a second holder does
+    damage, and the store cannot refuse it in another way, use a lock with a fence.
 
     It survives the crash of a holder; the loss of any minority of the nodes, whether they are gone, hang or answer with
     errors; and a node that answers after the vote has ended.
@@ -59,8 +60,8 @@ class Redlock(Lock):
       all five granted it, of none if only three did. A node loses a grant when it restarts without having synced it to
       disk (`appendfsync always` syncs every write), or when it fails over to a replica that is behind. Keep such a node
       out of service for the longest TTL in use. An extension does not restore a lost grant.
-    - A clock that is set forward on more nodes than that: servers expire keys by the time of day. The drift allowance
-      covers clocks that run at different speeds, not clocks that jump.
+    - Clocks that are set forward on more than k - quorum nodes: servers expire keys by the time of day. The drift
+      allowance covers clocks that run at different speeds, not clocks that jump.
     - A holder that works on without checking its lease.
 
     A node that cannot be reached during the release keeps its grant until the TTL is over.
@@ -75,15 +76,15 @@ class Redlock(Lock):
         node_timeout: seconds that all nodes together have to answer; far less than `ttl`, far more than a round trip.
         retries: maximum number of further attempts while `timeout` allows them; None for no limit.
         retry_delay: average seconds between two attempts. Each pause is a random 50 to 150 % of it, so that clients
-            that split the votes do not meet again. Up to ten times as long while attempts are slow, as when many
-            clients ask.
+            that split the votes do not meet again. If attempts are slow because many clients ask, pauses are up to ten
+            times as long.
         renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
 
     Raises:
         TypeError: a client is of another class (for asyncio, of the package valkey, a pipeline), or another argument
-            is.
+            has the wrong type.
         ValueError: there is no client, or one is given twice; the name is empty; a time or a count is out of range.
 
     Sources: S. Sanfilippo, "Distributed Locks with Redis",
@@ -140,7 +141,7 @@ class Redlock(Lock):
             raise ValueError(f"ttl must be far longer than node_timeout and the drift, not {ttl!r}")
         if not 0 < retry_delay < math.inf:
             raise ValueError(f"retry_delay must be more than 0 and finite, not {retry_delay!r}")
-        self._clients = tuple(clients)  # a client closes its pool when it is collected
+        self._clients = tuple(clients)  # keep the clients: a collected client closes its pool
         self._nodes = tuple(map(node_of, pools))
         self._node_timeout = node_timeout
         self._retries = retries
@@ -151,11 +152,11 @@ class Redlock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`. Also returns None when `retries` are used up.
 
-        An attempt that has begun is finished. Clients that ask at the same time may split the votes; this is not a
-        refusal, so even a non-blocking call then tries again.
+        An attempt that has begun is finished. If clients that ask at the same time split the votes, nobody holds the
+        lock, so even a non-blocking call tries again.
 
         Raises:
-            LockUnavailable: fewer nodes than a quorum answered. Not retried.
+            LockUnavailable: fewer nodes than a quorum answered. The call does not try again.
             ValueError: `timeout` is negative, or was given although `blocking` is False.
         """
         wait_seconds = wait_timeout(blocking, timeout)
@@ -184,7 +185,7 @@ class Redlock(Lock):
         return max(self._retry_delay, PAUSE_PER_ATTEMPT * min(took, self._retry_delay))
 
     def _elect(self, deadline: float) -> tuple[Lease | None, float]:
-        """Try until the lock is granted or held by another client. While the votes are split, nobody holds it.
+        """Make attempts while the votes are split, so that nobody holds the lock, but at most `ELECTIONS`.
 
         Returns:
             The lease, if it was granted, and the seconds that the last attempt took.
@@ -195,7 +196,8 @@ class Redlock(Lock):
             took = self._clock() - begun
             if not split:
                 return lease, took
-            # Rivals do not split the votes again if they come back at times that differ by about one attempt.
+            # Pause for a random time: rivals whose next attempts begin about one attempt apart do not split the votes
+            # again.
             pause = random.uniform(0, min(4 * took, self._node_timeout))  # noqa: S311 - not a secret
             if self._clock() + pause >= deadline:
                 break
@@ -203,7 +205,7 @@ class Redlock(Lock):
         return None, took
 
     def _try(self) -> tuple[Lease | None, bool]:
-        """Ask all nodes once. Take back what they granted unless a quorum granted it in time.
+        """Ask all nodes once. If no quorum granted the lock in time, release the grants of the others.
 
         Returns:
             The lease, if it was granted, and otherwise whether the votes were split.
@@ -217,11 +219,12 @@ class Redlock(Lock):
                 if not lease.lost:
                     return lease, False
         except BaseException:
-            # Interrupted, or no thread left: release a grant that was made, because nobody would use it.
+            # The call was interrupted, or no thread could be started. Release a grant that was made, because nobody
+            # would use it.
             self._take_back(token, self._nodes)
             raise
         votes, quorum = ballot.votes(), majority(len(self._nodes))
-        # A node that refused has nothing to take back. A node that did not answer gets the release once more.
+        # A node that refused has no grant to release. A node that did not answer gets the release once more.
         self._take_back(token, [node for node in self._nodes if votes.get(node, 1) == 1])
         if len(votes) < quorum:
             raise self._unavailable(ballot)
@@ -261,8 +264,8 @@ class Redlock(Lock):
             was_held = cast(RedlockLease, lease).was_held(ballot.votes(), majority(len(self._nodes)))
             if was_held is None:
                 raise self._unavailable(ballot)
-            # This attempt may have found nothing although an earlier one freed the lock: `Lease.release` then returns
-            # True once for an unanswered request.
+            # If an earlier, unanswered attempt freed the lock, this one finds nothing. `Lease.release` then returns
+            # True, once, because of this flag.
             lease._unanswered = was_held
         return verdict is True
 
@@ -273,12 +276,12 @@ class Redlock(Lock):
         return ballot
 
     def _take_back(self, token: str, nodes: Sequence[RedlockNode]) -> None:
-        """Release what nodes may have granted. Nothing is to be decided, so silent nodes are not waited for."""
+        """Release what nodes may have granted. A quorum of 0 is reached at once, so silent nodes are not awaited."""
         calls = (self._release_call(token),)
         Ballot(nodes, calls, 0, undo=calls).hold(self._node_timeout)
 
     def _decide(self, ballot: Ballot) -> bool:
-        """Return the verdict of the nodes.
+        """Return the verdict of the nodes on a call.
 
         Raises:
             LockUnavailable: too few nodes answered to decide.
@@ -297,7 +300,7 @@ class Redlock(Lock):
         )
 
     def extend_call(self, lease: Lease, ttl: float) -> ScriptCall:
-        """Return the call that keeps the lock on a node for `ttl` seconds from now. For the renewer."""
+        """Return the call that keeps the lock on a node for `ttl` seconds from now. The renewer uses it too."""
         return ScriptCall("redlock_extend", (self._key,), (lease.token, milliseconds(ttl)))
 
     def _release_call(self, token: str) -> ScriptCall:
@@ -305,12 +308,12 @@ class Redlock(Lock):
 
 
 class RedlockLease(Lease):
-    """Lease of a `Redlock`. If too few nodes answer its release, it counts repeated attempts together.
+    """Lease of a `Redlock`. If too few nodes answer a release, it adds up the answers to all attempts.
 
-    A node that answers no to a repeated release may have answered yes to an earlier one whose answer was lost.
+    A node that says no to a repeated release may have said yes to an earlier one, whose answer was lost.
 
     Args:
-        granted: the nodes that granted the lease. All others had nothing to grant, or their grant was taken back.
+        granted: the nodes that granted the lease. All others refused it, or their grant was taken back.
     """
 
     __slots__ = ("_freed", "_granted")
@@ -323,7 +326,7 @@ class RedlockLease(Lease):
     def was_held(self, votes: dict[RedlockNode, Any], quorum: int) -> bool | None:
         """Return whether a quorum still had the lease when it was first released, or None while that is undecided.
 
-        A node that answers no, but left an earlier attempt unanswered, counts as freed by that attempt.
+        A node that says no now, but left an earlier attempt unanswered, counts as freed by the earlier attempt.
 
         Args:
             votes: the answers of the nodes to one more attempt.

@@ -42,7 +42,7 @@ class RedisRenewer:
 
     @property
     def _servers(self) -> object:
-        """What two clients of the same servers share: the connection pool, or the cluster client itself."""
+        """The object that clients of the same servers share: their connection pool, or the cluster client itself."""
         return getattr(self._client, "connection_pool", self._client)
 
     def __eq__(self, other: object) -> bool:
@@ -97,7 +97,7 @@ def _extension(lease: Lease) -> ScriptCall:
 class RenewalConnection:
     """A connection for renewals to the server of a pool, outside of the pool and without its retries.
 
-    Every batch ends within its time limit, connecting included.
+    Every batch of calls ends within its time limit, which includes connecting.
     """
 
     def __init__(self, pool: ConnectionPool) -> None:
@@ -147,7 +147,10 @@ class RenewalConnection:
             connection.disconnect()
 
     def _wait(self, replicas: int, until: float) -> int:
-        """Return how many replicas have received the writes; 0 if unknown, so that leases without replicas go on."""
+        """Return how many replicas have received the writes.
+
+        The result is 0 if that is unknown, so that leases that need no replicas are still renewed.
+        """
         timeout = round(max(until - time.monotonic(), SHORTEST_TIMEOUT) * 1000 / 2)
         try:
             (acknowledged,) = self._exchange([("WAIT", str(replicas), str(timeout))], until)

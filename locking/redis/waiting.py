@@ -1,4 +1,4 @@
-"""Waiter: the sleep of a waiter of a Redis lock, in a blocked pop on a connection of its own."""
+"""Waiter: a client that waits for a Redis lock, asleep in a blocked pop (BLPOP) on a connection of its own."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ if TYPE_CHECKING:
     from redis import ConnectionPool
 
 GRACE = 1.0
-"""Seconds by which the server's timer of a pop exceeds the waiter's deadline; also the limit for ending a pop."""
+"""Seconds that the server lets a pop block beyond the waiter's deadline. Also the time limit for ending a pop."""
 
 
 class Waiter:
     """One wait for one lock, as a context manager.
 
-    The pop stays blocked on the server when a local timer ends, so continuing to wait costs no command. Leaving always
-    ends the pop first: an abandoned pop would swallow a grant that is meant for a waiter that is still alive.
+    The pop stays blocked on the server when a local timer ends, so waiting on costs no command. A waiter that leaves
+    always ends its pop first: an abandoned pop would swallow a grant meant for a waiter that is still alive.
 
     Args:
         pool: pool of the client. Its connections are not used, see `OwnConnections`.
         lock: name of the lock, for messages.
         bell: key of the list that wakes only this waiter.
         wake: key of the list from which a waiter pops a grant.
-        leave: tells the server that this waiter leaves. Its argument says whether the pop may still be blocked; if so,
-            it pushes to `bell`.
-        strike: does the same after an error, when the server may have gone. It takes a second at most.
+        leave: tells the server that this waiter leaves. Its argument says whether the pop may still be blocked. If so,
+            the server pushes to `bell`, which ends the pop.
+        strike: tells the server after an error that this waiter leaves. The server may be gone, so it takes a second at
+            most.
         give_up: gives back a grant that arrived too late to be used.
     """
 
@@ -60,9 +61,9 @@ class Waiter:
         self.blocked = False
         """Whether a pop may be blocked on the connection."""
         self.grant: str | None = None
-        """The grant that was popped. On exit, it is given back unless the lock is held by it."""
+        """The grant that was popped. On exit, it is given back if it did not lead to a lease."""
         self.granted = False
-        """Whether the lock was granted meanwhile. The server then removes this waiter from its list by itself."""
+        """Whether this waiter got the lock. The server then removes it from the list of waiters by itself."""
 
     @property
     def idle_connection(self) -> Any:
@@ -108,7 +109,7 @@ class Waiter:
             ) from error
 
     def _withdraw(self) -> None:
-        """Stop waiting after an error: end the pop with its connection, and strike this waiter from the list."""
+        """Stop waiting after an error: end the pop with its connection, and have the server remove this waiter."""
         self.listed = False
         if self._connection is not None:
             self._connection.disconnect()
@@ -118,7 +119,7 @@ class Waiter:
     def leave(self) -> str | None:
         """Stop waiting, and return a grant that was popped at the last moment."""
         self.listed = False
-        # If the server cannot be reached, it drops this waiter when its time in the list is over.
+        # If the server cannot be reached, it drops this waiter once the waiter's time in the list is over.
         with suppress(LockUnavailable, redis.RedisError):
             self._leave(self.blocked)
             return self._popped(GRACE) if self.blocked else None

@@ -3,8 +3,8 @@
 -- KEYS[1]  lock: token of the holder
 -- KEYS[2]  last grant: its fence and the label of its holder, for display
 -- KEYS[3]  waiters: sorted set of tokens; the score is the server time in ms until which a waiter counts as alive
--- KEYS[4]  wake: list with the last offer, until a waiter pops it or the lock is granted. It outlives the grant that it
---          offers, for as long as a waiter may count as alive.
+-- KEYS[4]  wake: list with the last offer, a grant for the waiter that pops it first. The list lasts until the pop or
+--          the next grant. It outlives the offered grant, for as long as a waiter may count as alive.
 -- ARGV[1]  token
 -- ARGV[2]  TTL in ms
 -- ARGV[3]  1 to be recorded as a waiter if refused, otherwise 0
@@ -29,9 +29,9 @@ local refused = holder and holder ~= token and not unclaimed
 
 local waited_for = not refused and redis.call('EXISTS', KEYS[3], KEYS[4]) > 0
 
--- An offer that nobody has popped in all its time shows that the listed waiters have died: grant to the caller instead.
+-- An offer that has expired unpopped shows that the listed waiters have died: grant to the caller below.
 if not holder and waited_for and redis.call('EXISTS', KEYS[4]) == 0 then
-    -- The holder has died. Sleeping waiters came before the caller, so one of them gets the lock.
+    -- Without an offer, it is the holder that has died. Sleeping waiters came before the caller: offer them the lock.
     redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
     if redis.call('ZCARD', KEYS[3]) > (redis.call('ZSCORE', KEYS[3], token) and 1 or 0) then
         local grant = string.format('%.0f ', fence) .. ARGV[2] .. ' ' .. token
