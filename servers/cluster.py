@@ -13,12 +13,12 @@ from servers.process import Child
 from servers.status import Status
 
 MEMBERS = 3
-"""How many servers a cluster has. It works as long as two of them reach each other."""
+"""Number of servers in a cluster. The cluster works as long as two of them reach each other."""
 ELECTION_TIMEOUT = 30.0  # seconds; an election takes one or two, and more on a machine under load
 
 
 class Member(Protocol):
-    """A server that may be a member of a cluster."""
+    """The methods of a server that can be a member of a cluster."""
 
     child: Child
     folder: Path
@@ -41,7 +41,7 @@ class Cluster(Generic[AnyMember]):
 
     Args:
         members: the servers.
-        network: the network between them, if it can be cut.
+        network: the network between the members, if it can be cut; otherwise None.
     """
 
     def __init__(self, members: Sequence[AnyMember], network: Network | None = None) -> None:
@@ -58,7 +58,7 @@ class Cluster(Generic[AnyMember]):
         self.wait()
 
     def launch(self) -> None:
-        """Start all members without waiting until they answer."""
+        """Start all members without waiting until they are ready."""
         for member in self.members:
             member.launch()
 
@@ -71,7 +71,8 @@ class Cluster(Generic[AnyMember]):
         """Return the leader, once there is one.
 
         Args:
-            other_than: a leader that was cut off, which takes a moment to notice that it leads no majority any more.
+            other_than: a former leader to ignore. After it was cut off, it takes a moment to notice that it has no
+                majority.
 
         Raises:
             ServerError: no other member was elected in time.
@@ -120,12 +121,12 @@ class Cluster(Generic[AnyMember]):
             self.network.close()
 
     def end_orphans(self) -> bool:
-        """End processes that an earlier run left behind; return whether there were any."""
+        """End the members' processes that an earlier run left behind. Return whether there were any."""
         ended = [member.end_orphans() for member in self.members]
         return any(ended)
 
     def status(self) -> Status:
-        """Query the members. The cluster is up as long as a majority answers."""
+        """Query the members. The cluster is up as long as a majority of them responds."""
         found = [member.status() for member in self.members]
         versions = [each.version for each in found if each.up]
         address = ",".join(each.address for each in found)
@@ -138,13 +139,13 @@ def ports_file(run_folder: Path, name: str) -> Path:
 
 
 def ports_of(run_folder: Path, name: str, each: int) -> list[list[int]]:
-    """Return the ports of the members of a cluster. They stay the same as long as the run folder.
+    """Return the ports of the members of a cluster. They stay the same as long as the run folder exists.
 
-    Members find each other under the ports that they have stored with their data, and other processes find the cluster.
+    Members store each other's ports with their data, and clients in other processes read them from a file.
 
     Args:
         name: name of the cluster.
-        each: how many ports each member needs.
+        each: number of ports that each member needs.
     """
     file = ports_file(run_folder, name)
     if not file.exists():

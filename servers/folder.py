@@ -31,9 +31,9 @@ FILES = (
     *("etcd-[123].log", "zookeeper-[123].log", "etcd.ports", "zookeeper.ports"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
-# The user and group id of the servers when we are root: Postgres refuses to run as root. No account has this id, and
-# systemd leaves its range free, so no other program can read the data. As the shared account `nobody`, any of its
-# programs could.
+# The user and group id of the servers if this process runs as root, because Postgres refuses to run as root. No account
+# has this id, and systemd leaves its range free, so no other program can read the data. If the servers ran as the
+# shared account `nobody`, any program of that account could.
 SERVERS_USER = 61_000
 
 
@@ -59,7 +59,7 @@ class RunFolder:
 
     @property
     def postgres_socket(self) -> Path:
-        """The host that a Postgres client connects to; port 5432, user postgres."""
+        """The folder of the Postgres socket, which clients use as the host; port 5432, user postgres."""
         return self.postgres
 
     @property
@@ -109,8 +109,8 @@ class RunFolder:
         """Remove the folder and all data in it.
 
         Raises:
-            ServerError: its servers still run, it is not a run folder, or it contains other files. Those stay,
-                and the folder with them.
+            ServerError: its servers still run, it is not a run folder, or it contains files of others. Such files are
+                kept, and so is the folder.
         """
         if not os.path.lexists(self.path):
             return
@@ -135,7 +135,8 @@ class RunFolder:
                     f"Removed the data in {self.path}, but not the folder, because the project did not create "
                     f"{', '.join(foreign[:3])}{more} in it. Move that elsewhere, then retry."
                 )
-            # Remove the owner file last: it marks a run folder, so an interrupted removal can be repeated.
+            # Remove the owner file last: without it, this would not be a run folder, and an interrupted removal could
+            # not be repeated.
             self.ownership.owner_file.unlink()
             self.path.rmdir()
         except OSError as error:
@@ -151,7 +152,7 @@ class RunFolder:
             raise self._error("it is not a folder")
         if found.st_uid != os.geteuid():
             raise self._error(f"it belongs to user {found.st_uid}, and you are user {os.geteuid()}")
-        # List first, then look for the owner file: a process that creates the folder concurrently writes it first.
+        # List first, then look for the owner file: another process that is creating the folder writes this file first.
         if any(self.path.iterdir()) and not self.ownership.owner_file.exists():
             raise self._error("it is in use for something else")
 
@@ -166,7 +167,7 @@ class RunFolder:
 
 
 def unprivileged_user() -> int | None:
-    """Return the id that runs the servers when we are root; None otherwise: then they run as the current user."""
+    """Return the user id of the servers if this process runs as root. Otherwise None: they run as its user."""
     return SERVERS_USER if os.geteuid() == 0 else None
 
 
@@ -174,7 +175,7 @@ def private_subfolder(path: Path) -> None:
     """Create `path`, directly inside a run folder, so that only the servers' user can enter it.
 
     Raises:
-        ServerError: an account has the id of the servers' user, or `path` cannot be given to it.
+        ServerError: an account has the id of the servers' user, or `path` cannot be given to this user.
     """
     path.mkdir(mode=0o700, exist_ok=True)
     if (user := unprivileged_user()) is None:
@@ -192,7 +193,7 @@ def private_subfolder(path: Path) -> None:
 
 
 def give_to(user: int, path: Path) -> None:
-    """Give a folder and all that is in it to a user and group id. Follow no link to what is elsewhere."""
+    """Make a user and group id the owner of a folder and everything in it. Do not follow symbolic links."""
     for entry in (path, *path.rglob("*")):
         found = entry.lstat()
         if stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:

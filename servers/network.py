@@ -16,12 +16,12 @@ ANY_ADDRESS = bytes([IPV4, 0, 0, 0, 0, 0, 0])
 
 
 class Network:
-    """SOCKS 5 proxies on the loopback interface, one for each member. The proxy's port tells who connects.
+    """SOCKS 5 proxies on the loopback interface, one for each member. The port of a proxy tells which member connects.
 
-    A cut network is silent, as one without a cable: what is sent is neither answered nor refused.
+    A cut network is silent, like a network without a cable: what is sent gets neither an answer nor a refusal.
 
     Args:
-        ports: the ports at which each member listens for the others, in the order of the members.
+        ports: for each member, the ports at which it listens for the other members.
     """
 
     def __init__(self, ports: Sequence[Collection[int]]) -> None:
@@ -33,20 +33,20 @@ class Network:
         self._thread.start()
         listeners = [socket.create_server((HOST, 0)) for _ in ports]
         self.proxies: list[int] = [listener.getsockname()[1] for listener in listeners]
-        """The port of the proxy of each member."""
+        """The port of each member's proxy."""
         self._run(self._serve(listeners))
 
     def isolate(self, member: int) -> None:
         """Cut a member off from all others. Clients still reach it.
 
         Args:
-            member: its place in the order of the members.
+            member: number of the member, counted from 0.
         """
         self._run(self._set_isolated(self._isolated | {member}))
 
     @property
     def isolated(self) -> frozenset[int]:
-        """The members that are cut off."""
+        """The numbers of the members that are cut off."""
         return self._isolated
 
     def heal(self) -> None:
@@ -74,7 +74,7 @@ class Network:
         self, member: int
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Cancelled when the network is closed: asyncio would log that as an error.
+            # Closing the network cancels this task, which asyncio would log as an error.
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._connect(member, reader, writer)
             writer.transport.abort()
@@ -137,7 +137,7 @@ class _Link:
     """A connection between two members.
 
     Attributes:
-        whole: set while the network carries it.
+        whole: event that is set while the network carries the connection.
     """
 
     def __init__(self, members: frozenset[int]) -> None:
@@ -150,7 +150,7 @@ class _Link:
             end.transport.abort()
 
     async def forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        """Return when the source has ended."""
+        """Copy data from the source to the sink until the source ends. Pause while the network is cut."""
         with suppress(OSError):
             while chunk := await source.read(CHUNK):
                 await self.whole.wait()
@@ -160,7 +160,7 @@ class _Link:
 
 
 async def _target(reader: asyncio.StreamReader) -> int:
-    """Read a request and return the port that it names: the ports alone tell the members apart."""
+    """Read a SOCKS request and return its target port. The port alone identifies a member, so ignore the address."""
     _, command, _, kind = await reader.readexactly(4)
     if command != CONNECT:
         raise OSError("only connections are supported")

@@ -14,12 +14,12 @@ GRACE = 5.0  # seconds from the stop signal to SIGKILL, and from SIGKILL to givi
 
 
 def end_orphans(is_ours: Callable[[list[str]], bool], folder: Path, stop_signal: signal.Signals) -> bool:
-    """End the orphans of `folder` and return when they are gone.
+    """End the orphans of `folder`, which are servers that an earlier run left behind. Return when they are gone.
 
     A process is an orphan when `is_ours` accepts its command line and its user owns `folder`.
 
     Returns:
-        Whether there were any.
+        Whether there were any orphans.
 
     Raises:
         ServerError: a process survived SIGKILL.
@@ -45,7 +45,7 @@ def end_orphans(is_ours: Callable[[list[str]], bool], folder: Path, stop_signal:
 
 
 def remove_stale_lock_file(lock_file: Path, program: str) -> None:
-    """Remove `lock_file` unless the process that it names is a live `program`.
+    """Remove `lock_file` if the process that it names is a zombie, or runs another program than `program`.
 
     Postgres refuses to start while any process has that id, even a zombie or an unrelated program that reused it.
     """

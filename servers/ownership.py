@@ -14,7 +14,10 @@ from servers.errors import ServerError
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that runs a folder's servers, and their names. `pid` is None until the process has recorded it."""
+    """The process that runs the servers of a folder, and the names of these servers.
+
+    `pid` is None until the process has recorded it.
+    """
 
     pid: int | None
     runs: tuple[str, ...]
@@ -23,7 +26,7 @@ class Owner:
 class Ownership:
     """The right to run the servers of `folder`. The kernel frees it when the owner ends, however it ends.
 
-    It is an flock on the folder itself, which also keeps systemd-tmpfiles from removing old files in the folder.
+    Ownership is an flock on the folder itself, which also keeps systemd-tmpfiles from removing old files in the folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,7 +35,7 @@ class Ownership:
         self._lock: int | None = None
 
     def take(self, runs: Sequence[str] = ()) -> bool:
-        """Become the owner that runs the servers `runs`; return False while there is an owner.
+        """Become the owner and record the names of its servers. Return False if a process owns the folder already.
 
         Call `RunFolder.create` first.
         """
@@ -40,7 +43,7 @@ class Ownership:
             return False
         self._lock = lock
         try:
-            with self.owner_file.open("r+") as file:  # Not created here: this file marks a run folder.
+            with self.owner_file.open("r+") as file:  # `RunFolder.create` makes this file: it marks a run folder
                 file.truncate()
                 file.write(f"{os.getpid()} {_start_ticks(os.getpid())} {' '.join(runs)}\n")
         except BaseException:
@@ -49,7 +52,7 @@ class Ownership:
         return True
 
     def release(self) -> None:
-        """Give up ownership; does nothing without it."""
+        """Give up ownership. Without ownership, do nothing."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -68,7 +71,7 @@ class Ownership:
         return Owner(None, ())
 
     def stop_owner(self, timeout: float = 60.0) -> bool:
-        """Send SIGTERM to the owner and wait until ownership is free; return False when there is no owner.
+        """Send SIGTERM to the owner and wait until the folder has none. Return False if it had none before.
 
         Raises:
             ServerError: the owner did not end within `timeout` seconds.
@@ -103,6 +106,6 @@ class Ownership:
 
 
 def _start_ticks(pid: int) -> str:
-    """Return when a process started, in ticks since boot. It tells the process from a later one with the same id."""
+    """Return when a process started, in ticks since boot. A later process with the same id started at another time."""
     file = Path(f"/proc/{pid}/stat")  # split after the command name in brackets; see proc(5)
     return file.read_text().rpartition(")")[2].split()[19] if file.exists() else "-"

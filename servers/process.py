@@ -67,7 +67,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs. Noticing its end also kills the rest of its process group."""
+        """Whether the process runs. If it has ended, this also kills the rest of its process group."""
         return self._process is not None and self.returncode is None
 
     @property
@@ -87,7 +87,7 @@ class Child:
         """Start the command, for the first time or again.
 
         Raises:
-            ServerError: it runs already, it cannot be run, or this is not the main thread.
+            ServerError: the command runs already or cannot be run, or this is not the main thread.
         """
         if ON_LINUX and threading.get_native_id() != os.getpid():
             raise ServerError(
@@ -109,7 +109,7 @@ class Child:
                     user=self.user,
                     group=self.user,
                     extra_groups=None if self.user is None else [],
-                    # Runs after the change of user, which would clear the request.
+                    # `preexec_fn` runs after the change of user, which would clear an earlier request.
                     preexec_fn=_request_death_signal(self.stop_signal),
                 )
         except (OSError, subprocess.SubprocessError) as error:
@@ -121,15 +121,15 @@ class Child:
         """Return once `ready()` is true; check every 10 ms.
 
         Args:
-            timeout: seconds after which the process counts as failed. By default it may take as long as it runs: a
-                database that is ended during its recovery would begin that again at the next start.
+            timeout: seconds after which the process counts as failed. There is no limit by default: a database that is
+                ended during its recovery would begin the recovery again at the next start.
 
         Raises:
             ServerError: the process ended, or was not ready in time; the message has the last lines of its log.
         """
         deadline = time.monotonic() + timeout
         while not ready():
-            if not self.alive and not ready():  # check again: `ready` may return only once the process has ended
+            if not self.alive and not ready():  # check again: the end of the process may make it true
                 raise ServerError(f"{self.name} ended with status {self.returncode}.{self.last_lines()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name} was not ready within {timeout:.0f} s.{self.last_lines()}")
@@ -169,7 +169,7 @@ def _private(path: str, flags: int) -> int:
 
 
 def _request_death_signal(stop_signal: signal.Signals) -> Callable[[], None] | None:
-    """Return a function for the child to run before its command: the kernel then sends `stop_signal` when we end."""
+    """Return a function that the child runs before its command. The kernel then sends it `stop_signal` when we end."""
     if not ON_LINUX:
         return None
     libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""Postgres, Valkey, and clusters of etcd and ZooKeeper as one unit."""
+"""Run Postgres, Valkey, and clusters of etcd and ZooKeeper together."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ START_TIMEOUT = 60.0  # seconds to wait for another process to start its servers
 class Servers:
     """The servers of one run folder. As a context manager, it runs them inside the block.
 
-    Servers that another live process runs are used and left alone: then `owned` is false, and `postgres` and `valkey`
-    are None. The servers stop when this process is killed.
+    If another live process runs the servers already, they are used and not stopped: `owned` is False, and `postgres`
+    and `valkey` are None. Servers of this process also stop when it is killed.
 
     Args:
         folder: the run folder; the default one of this checkout when None.
@@ -51,7 +51,7 @@ class Servers:
         self._running = ExitStack()
 
     def start(self) -> None:
-        """Start the servers and return once all answer. Call it from the main thread.
+        """Start the servers and return once all are ready. Call it from the main thread.
 
         Raises:
             ServerError: a server does not start, or the owner of the folder does not run it.

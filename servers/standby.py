@@ -1,4 +1,4 @@
-"""A Postgres that replicates another one by streaming, and can take its place."""
+"""A Postgres that replicates another one by streaming, and can take over from it."""
 
 import shutil
 import time
@@ -16,17 +16,17 @@ from servers.postgres import DATABASE, LOCAL, Postgres, connect
 FOLLOW = sql.SQL("ALTER SYSTEM SET primary_conninfo = {}")
 HAS_APPLIED = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
 TIMEOUT = 30
-"""Seconds within which a standby must do what usually takes milliseconds."""
+"""Time limit in seconds to attach, detach or promote a standby, each of which usually takes milliseconds."""
 
 
 class Standby(Postgres):
-    """A hot standby with a copy of the primary's data, until it is promoted. It starts attached.
+    """A hot standby with a copy of the primary's data, until it is promoted. It starts attached to the primary.
 
     Args:
         folder: the folder of this server, directly inside the run folder.
         primary: the folder of the server that it replicates. That server runs when this one starts for the first time.
         database: name of the database; the primary has it.
-        extra: settings in addition to those of every server, or instead of them.
+        extra: settings to add to those of every server, or to replace there.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Standby(Postgres):
         self.primary = primary
 
     def attach(self) -> None:
-        """Let the standby receive what the primary writes. Return once it has everything that is written so far.
+        """Let the standby receive what the primary writes. Return once it has everything that was written so far.
 
         Raises:
-            ServerError: it does not receive that in time.
+            ServerError: the standby does not receive that within `TIMEOUT`.
         """
         self._follow(make_conninfo(**LOCAL, host=str(self.primary)))
         with connect(self.primary) as primary, connect(self.folder) as standby:
@@ -47,20 +47,20 @@ class Standby(Postgres):
             _wait_until(lambda: _first(standby, HAS_APPLIED, written), "has not received what its primary has written")
 
     def detach(self) -> None:
-        """Let the standby receive nothing more: it falls behind. Return once the primary has noticed.
+        """Let the standby receive nothing more, so that it falls behind. Return once the primary has noticed.
 
         Raises:
-            ServerError: it still receives something.
+            ServerError: the standby is still attached after `TIMEOUT`.
         """
         self._follow("")
         with connect(self.primary) as primary:
             _wait_until(lambda: not _first(primary, "SELECT count(*) FROM pg_stat_replication"), "is still attached")
 
     def promote(self) -> None:
-        """Make it a primary, with the data that it has received. Return once it accepts writes.
+        """Make the standby a primary, with the data that it has received. Return once it accepts writes.
 
         Raises:
-            ServerError: it does not in time; the message has the last lines of its log.
+            ServerError: the standby was not promoted within `TIMEOUT`; the message has the last lines of its log.
         """
         with connect(self.folder) as standby:
             if not _first(standby, "SELECT pg_promote(wait_seconds => %s)", TIMEOUT):

@@ -8,9 +8,9 @@ class Status:
     """A server's state at one moment.
 
     Args:
-        version: None if it does not answer.
-        pid: None if it is unknown.
-        wrong: why it cannot be used as it is, and what to do; empty if nothing is wrong.
+        version: version of the server; None if it does not respond.
+        pid: process id; None if unknown.
+        wrong: why the server cannot be used as it is, and what to do; empty if nothing is wrong.
     """
 
     name: str
@@ -21,5 +21,5 @@ class Status:
 
     @property
     def up(self) -> bool:
-        """Whether the server answers."""
+        """Whether the server responds."""
         return self.version is not None

@@ -28,7 +28,7 @@ LONGEST_PAUSE = 30.0  # also how long a server must have run for its next restar
 
 
 def start(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> bool:
-    """Start a supervisor and return once its servers answer; return False when a live process runs them already.
+    """Start a supervisor and return once its servers are ready; return False if another process runs them already.
 
     Raises:
         ServerError: the servers do not start; the message has the supervisor's output.
@@ -50,7 +50,7 @@ def start(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> bool:
     except BaseException:
         supervisor.terminate()
         raise
-    outcome = output.rpartition("\n")[2]  # Python may print warnings before it
+    outcome = output.rpartition("\n")[2]  # Python may print warnings first
     if outcome in (READY, ALREADY):
         return outcome == READY
     raise ServerError(output or f"The supervisor ended with status {supervisor.wait()} and without a message.")
@@ -87,7 +87,7 @@ def stop(folder: RunFolder, *, delete: bool = False) -> bool:
 
 
 def status(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> list[Status]:
-    """Query the servers."""
+    """Return the present state of each server."""
     return [STATUS[name](folder) for name in runs]
 
 
@@ -115,8 +115,8 @@ def supervise(path: Path, runs: Sequence[str]) -> None:
 class Restarts:
     """Restarts one server whenever it has ended. The pause between two attempts grows while the restarts fail.
 
-    The pause keeps a server that cannot start, on a full disk for example, from filling its log, and other servers are
-    looked after meanwhile. A server that recovers its data for a long time is alive, so it is left alone.
+    Without the pause, a server that cannot start, on a full disk for example, would fill its log. Other servers are
+    checked during the pause. A server that takes a long time to recover its data is alive, so it is not restarted.
     """
 
     def __init__(self, server: Postgres | Valkey | Member) -> None:
@@ -132,7 +132,8 @@ class Restarts:
         if child.alive or now < self.next:
             return
         ran_well = now > self.next + LONGEST_PAUSE
-        # The monotonic clock starts at boot, so a first death soon after boot does not count as having run well.
+        # The monotonic clock starts at boot. A server that dies soon after boot therefore does not count as having run
+        # well.
         self.pause = FIRST_PAUSE if ran_well else min(max(2 * self.pause, FIRST_PAUSE), LONGEST_PAUSE)
         self.next = now + self.pause
         log.warning(
@@ -153,7 +154,7 @@ def _exit(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _redirect_output(path: Path) -> None:
-    """Close the pipe that `start` reads, so that it returns, and write further output to a log."""
+    """Write further output to a log, and close the pipe that `start` reads, so that `start` returns."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for standard in (1, 2):
         os.dup2(file, standard)

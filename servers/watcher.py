@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-# Its standard input ends when the parent dies, since nobody else has the other end of the pipe.
+# The program of the watcher. Its standard input ends when the parent dies, since only the parent has the other end.
 WATCH = """
 import os, sys
 child, number = map(int, sys.argv[1:])
@@ -17,11 +17,11 @@ if not sys.stdin.buffer.read(1):
 
 
 class Watcher:
-    """Watches this process for a child.
+    """Starts a process that ends a child when this process dies.
 
     Args:
-        child: id of the process to end when this one dies.
-        stop_signal: what it is sent then.
+        child: id of the process to end.
+        stop_signal: the signal to send to it.
     """
 
     def __init__(self, child: int, stop_signal: signal.Signals) -> None:
@@ -29,5 +29,5 @@ class Watcher:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def dismiss(self) -> None:
-        """Stop watching, since the child has ended. Its id may be another process's from now on."""
+        """Stop watching a child that has ended. Its id may belong to another process from now on."""
         self._process.communicate(b".")

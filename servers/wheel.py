@@ -29,13 +29,13 @@ class Wheel:
     program: str
 
     def path(self, run_folder: Path) -> Path:
-        """Return the program's path: in site-packages, or as root in the copy that `unpack` makes."""
+        """Return the path of the program in site-packages, or, if we are root, in the copy that `unpack` makes."""
         installed = self._site_packages()
         program = next(installed.glob(self.program))
         return self._copy(run_folder) / program.relative_to(installed) if unprivileged_user() else program
 
     def unpack(self, run_folder: Path) -> None:
-        """As root, copy the program into the run folder, since the servers' user may be unable to read site-packages.
+        """If we are root, copy the program into the run folder: the servers' user may be unable to read site-packages.
 
         The copy keeps the directory layout, because programs find their libraries by relative paths. A rename makes the
         copy visible, so it is complete or absent even when processes copy concurrently.

@@ -60,7 +60,7 @@ class ZooKeeper:
         folder: the folder of this server, directly inside the run folder.
         extra: additional settings, as in zoo.cfg; they override the defaults.
         port: the port for clients; a free one if None.
-        number: the number of a member of an ensemble; None: this server is alone.
+        number: the number of this member in an ensemble; None for a single server.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ZooKeeper:
         )
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server answers.
+        """Start on the data in the folder, and return once the server responds.
 
         Raises:
             ServerError: ZooKeeper is not installed, or does not start; then the message has the last lines of its log.
@@ -99,7 +99,7 @@ class ZooKeeper:
         self.wait()
 
     def launch(self) -> None:
-        """Start without waiting until the server answers."""
+        """Start without waiting until the server responds."""
         if not available():
             raise ServerError(f"ZooKeeper is not installed: {INSTALL}")
         private_subfolder(self.folder)
@@ -114,7 +114,7 @@ class ZooKeeper:
         self.child.start()
 
     def wait(self) -> None:
-        """Return once the server has loaded its data and answers. A member of an ensemble needs a leader for that."""
+        """Return once the server has loaded its data and responds. A member of an ensemble first needs a leader."""
         try:
             self.child.wait_until(lambda: status(self.hosts, STARTUP_STATUS_TIMEOUT).up, 60.0)
         except BaseException:
@@ -130,11 +130,11 @@ class ZooKeeper:
         self.child.kill()
 
     def lose_disk(self) -> None:
-        """Delete the data of the killed server. A member of an ensemble copies the leader's at its next start."""
+        """Delete the data of the killed server. A member of an ensemble copies the leader's data at its next start."""
         shutil.rmtree(self._data)
 
     def end_orphans(self) -> bool:
-        """End processes that an earlier run left behind; return whether there were any."""
+        """End processes of this server that an earlier run left behind. Return whether there were any."""
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def status(self) -> Status:
@@ -142,7 +142,7 @@ class ZooKeeper:
         return status(self.hosts)
 
     def leads(self) -> bool:
-        """Return whether the server takes itself for the leader of an ensemble."""
+        """Return whether the server considers itself the leader of an ensemble."""
         return "\nMode: leader\n" in ask(self.hosts, "srvr", STARTUP_STATUS_TIMEOUT)
 
     def _is_ours(self, command: list[str]) -> bool:
@@ -150,10 +150,11 @@ class ZooKeeper:
 
 
 def cluster(run_folder: Path, *, cuttable: bool = False) -> Cluster[ZooKeeper]:
-    """Return the ensemble of a run folder, which is not started yet.
+    """Return the ZooKeeper ensemble of a run folder, without starting it.
 
     Args:
-        cuttable: whether the network between the members can be cut. If so, they need this process to reach each other.
+        cuttable: whether the network between the members can be cut. If so, they reach each other only while this
+            process runs.
     """
     ports = ports_of(run_folder, "zookeeper", each=3)
     network = Network([peers for _, *peers in ports]) if cuttable else None
@@ -166,18 +167,18 @@ def cluster(run_folder: Path, *, cuttable: bool = False) -> Cluster[ZooKeeper]:
         member.child.args[1:1] = [FLUSH_DELAY]
         if network is not None:
             proxy = (f"-DsocksProxyHost={HOST}", f"-DsocksProxyPort={network.proxies[number - 1]}")
-            member.child.args[1:1] = [*proxy, "-DsocksNonProxyHosts="]  # the default leaves out the loopback interface
+            member.child.args[1:1] = [*proxy, "-DsocksNonProxyHosts="]  # by default, Java exempts loopback addresses
         members.append(member)
     return Cluster(members, network)
 
 
 def available() -> bool:
-    """Whether ZooKeeper and Java are installed."""
+    """Return whether ZooKeeper and Java are installed."""
     return shutil.which("java") is not None and all(path.exists() for path in CLASSES)
 
 
 def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
-    """Send a four-letter command and return the answer; empty when there is none within `seconds`.
+    """Send a four-letter command and return the answer; an empty text if none comes within `seconds`.
 
     Source: https://zookeeper.apache.org/doc/r3.8.0/zookeeperAdmin.html#sc_4lw
     """
@@ -192,7 +193,7 @@ def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
 
 
 def status(hosts: str, seconds: float = STATUS_TIMEOUT) -> Status:
-    """Query the ZooKeeper at `hosts`. It is down while it loads its data, and does not report its process id."""
+    """Query the ZooKeeper at `hosts`, which is down while it loads its data. It does not report its process id."""
     name, _, version = ask(hosts, "srvr", seconds).partition("\n")[0].partition(": ")
     return Status("zookeeper", hosts, version.partition("-")[0] if name == "Zookeeper version" else None)
 
