@@ -11,14 +11,14 @@ HELP = "Show the address with manage.py servers status. Start the project's own 
 
 
 def fail(message: str) -> NoReturn:
-    """Exit with status 2. Status 1 means broken stock in `audit` and `rush`."""
+    """Print the message and exit with status 2. Status 1 would mean broken stock in `audit` and `rush`."""
     sys.stderr.write(message + "\n")
     sys.exit(2)
 
 
 def exit_on_broken_pipe() -> NoReturn:
     """End the process as SIGPIPE would, for example when the output is piped into `head`."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails when it flushes
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python's flush at exit fails
     sys.exit(128 + signal.SIGPIPE)
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 LONGEST = 60
 AREAS = ("locking", "inventory", "shop", "lab", "loadtest", "servers", "tests", "tools", "docs", "ci", "build")
-"""What a commit changes: a top-level package, or one of the rest. CONTRIBUTING.md lists the same, in the same order."""
+"""The areas that a subject can name. CONTRIBUTING.md lists the same ones in the same order."""
 SUBJECT = re.compile(r"[a-z][a-z0-9./_-]*: [a-z]\S* \S.*")
 GENERATED = ("Merge ", 'Revert "')
 """Subjects that git writes. They are accepted as they are."""
 TEMPORARY = ("fixup! ", "squash! ", "amend! ")
-"""Subjects of commits that `git rebase --autosquash` removes. A hook accepts them; a range does not."""
+"""Subjects of commits that `git rebase --autosquash` removes. A hook accepts them; the check of a range does not."""
 
 
 def problem(subject: str) -> str | None:

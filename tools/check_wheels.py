@@ -27,11 +27,11 @@ SUPPORTED: Mapping[str, tuple[str, ...]] = {
     "aarch64-apple-darwin": MACOS,
     "x86_64-apple-darwin": MACOS,
 }
-"""The versions of Python by platform. glibc 2.28 is that of Debian 10 and RHEL 8."""
+"""Versions of Python by platform. manylinux_2_28 means glibc 2.28, as in Debian 10 and RHEL 8."""
 
 
 def refusal(uv: str, platform: str, version: str) -> str:
-    """Return why the resolver cannot install the requirements there, or an empty string if it can."""
+    """Return why a platform and version of Python cannot install the requirements; an empty string if it can."""
     with tempfile.TemporaryDirectory() as target:  # empty, so that nothing counts as installed
         command = [uv, "pip", "install", "--dry-run", "--quiet", "--only-binary", ":all:", "--target", target]
         command += ["--python-platform", platform, "--python-version", version]
@@ -42,7 +42,7 @@ def refusal(uv: str, platform: str, version: str) -> str:
 
 
 def main() -> int:
-    """Check all combinations.
+    """Check every supported platform with each of its versions of Python.
 
     Returns:
         The exit status.

@@ -1,8 +1,8 @@
-"""Refresh the picture of the documentation: `.venv/bin/python tools/screenshots.py [FOLDER]`.
+"""Take the documentation's picture of a race again: `.venv/bin/python tools/screenshots.py [FOLDER]`.
 
-It starts the shop's servers and the lab in a temporary run folder, runs a race and photographs it with Chromium. With
-FOLDER, it also stores pictures of every kind of page there, in both languages, at 1280 and 390 pixels, to look at
-after a change of templates or styles.
+The script starts the shop's servers and the lab in a temporary run folder, runs a race and photographs it with
+Chromium. With FOLDER, it also stores pictures of every kind of page there, in both languages, at 1280 and 390 pixels.
+Look at them after a change of templates or styles.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def watch_a_race(page: Page) -> None:
-    """Run a race with the same number of units and customers each time, and return at its end."""
+    """Run a race of `RACERS` in the lab, always with 100 units and 50 customers, and return at its end."""
     page.goto("/lab/race/")
     for box in page.get_by_role("checkbox").all():
         box.set_checked(box.get_attribute("value") in RACERS)
@@ -74,7 +74,7 @@ def watch_a_race(page: Page) -> None:
 
 @contextmanager
 def running_shop() -> Iterator[str]:
-    """Run servers and the shop with the lab, and yield its address. Nothing is left at the end."""
+    """Run servers and the shop with the lab during the `with` block, yield the shop's address, and remove all data."""
     with tempfile.TemporaryDirectory(prefix="lu-") as run_folder:
         Path(run_folder).chmod(0o755)  # As root, the servers run as another user, who must reach the folder.
         environment = {**os.environ, "RUN_FOLDER": f"{run_folder}/run", "LAB_ENABLED": "1"}
