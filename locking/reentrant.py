@@ -100,8 +100,8 @@ class ReentrantLock(Lock):
     Args:
         lock: the lock to wrap. Use it through this object only.
         owner: returns the identity of the caller. Callers in one process with equal values are one owner. If they ask
-            for a free lock at the same time, they get it one after the other; while one of them holds it, it must not
-            wait for another one.
+            for a free lock at the same time, they get it one after the other. The one that holds it must not wait for
+            another one.
 
     Raises:
         TypeError: `lock` is not a `Lock`, or `owner` cannot be called.

@@ -79,7 +79,7 @@ class Watchdog:
         # Re-entrant, because the garbage collector may run a finalizer that releases a lease in a thread that holds the
         # lock.
         self._make_condition = Once(lambda: threading.Condition(threading.RLock()))
-        # Keeps a caller of `tick` from using a renewer's connection at the same time as the thread.
+        # Keeps a caller of `tick` from using a renewer's connection at the same time as the watchdog's thread.
         self._make_ticking = Once(lambda: threading.RLock())
         self._watched: dict[str, _Watched] = {}
         self._renewers: dict[Renewer, Renewer] = {}
@@ -142,8 +142,8 @@ class Watchdog:
             watched = list(self._watched.values())
         held = self._held(watched)
         for renewer, batch in self._batches(held):
-            # Wait for half of the shortest remaining time. If the server hangs, the reports are then not late, and
-            # there is time to renew the other leases and to try again on a new connection.
+            # Limit a renewal to half of the shortest remaining time. If the server hangs, the loss of a lease is then
+            # still reported in time, and there is time to renew the other leases and to try again on a new connection.
             seconds = min((lease.remaining() for lease, _ in held if lease.remaining() > 0), default=0.0) / 2
             self._renew(renewer, batch, seconds)
         self._close_renewers(keep={entry.renewer for _, entry in held})

@@ -98,7 +98,7 @@ class EtcdGateway:
         finally:
             if connection.sock is not None:
                 with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)  # end it even if a forked child has a copy
+                    connection.sock.shutdown(socket.SHUT_RDWR)  # ends it even if a forked child has a copy
             connection.close()
 
     def _post(self, path: str, data: str, seconds: float) -> requests.Response:

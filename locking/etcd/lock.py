@@ -122,7 +122,7 @@ class EtcdLock(Lock):
                 logger.warning("A waiter of lock %r was paused for too long, and joins the queue again.", self.name)
             finally:
                 if lease is None:
-                    with suppress(LockUnavailable):  # without a connection, the place ends with its etcd lease
+                    with suppress(LockUnavailable):  # without an answer, the place ends with its etcd lease
                         self._revoke(token, MIN_ANSWER_TIMEOUT)
 
     def _contend(self, token: str, deadline: float, *, alone: bool) -> Lease | None:
@@ -248,7 +248,7 @@ class QueueTail(NamedTuple):
 
     @property
     def ahead(self) -> str | None:
-        """The key right before the last one, for which the last one waits; None if there is none."""
+        """The last key but one, for whose deletion the client of the last key waits. None if there is no such key."""
         return self.keys[1].key if len(self.keys) > 1 else None
 
 

@@ -1,4 +1,4 @@
-"""InsertLock: a row that only one client can insert. The client that inserts it holds the lock until it deletes it."""
+"""InsertLock: a row that only one client can insert. This client holds the lock until it deletes the row."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TTL."""
 
 
 class InsertLock(Lock):
-    """A row of the table `lock_grant` that only one client can insert, and deletes to free the lock.
+    """A lock that is a row of the table `lock_grant`. Only one client can insert the row; deleting it frees the lock.
 
     The lock holds no connection, so it outlives connections and even a restart of the server. The row contains the time
     until which the grant is valid, by the server's clock. After that, the next client takes the row over. The fence
@@ -104,7 +104,7 @@ class InsertLock(Lock):
             sessions. Its `application_name` is replaced by the lock's name.
         name: what is locked.
         ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
-            that a holder should survive. Renewal covers the length of the work.
+            that a holder should survive. The work may take longer, because leases are renewed.
         renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
@@ -165,7 +165,7 @@ class InsertLock(Lock):
             with self._sessions.turn(wait_seconds) as first:
                 lease = self._ask(deadline) if first else None
         except BaseException:
-            if lease is not None:  # interrupted after the grant: nobody would use it
+            if lease is not None:  # interrupted after the grant: nobody would use the lease
                 with suppress(LockError):
                     lease.release()
             raise

@@ -9,8 +9,8 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 LONGEST_WAIT = 2_000_000.0
-"""Longest wait in seconds (23 days), because client and server count milliseconds in 32 bits. A longer wait ends
-then."""
+"""Longest wait in seconds (23 days): client and server count milliseconds in 32 bits. A longer wait ends after this
+time."""
 
 APPLICATION_NAME_BYTES = 63
 
@@ -59,7 +59,7 @@ def parameters(conninfo: str) -> dict[str, Any]:
     """
     if not isinstance(conninfo, str):  # for None, libpq would connect to its default server
         raise TypeError(f"conninfo must be a libpq connection string, not {conninfo!r}")
-    if "\0" in conninfo:  # libpq would use only the part before it
+    if "\0" in conninfo:  # libpq would use only the part before the zero byte
         raise ValueError("conninfo is not a libpq connection string: it contains a zero byte")
     try:
         return dict(conninfo_to_dict(conninfo))

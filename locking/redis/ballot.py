@@ -30,7 +30,7 @@ class Ballot:
         nodes: the nodes to ask.
         calls: what each node runs, in one round trip.
         quorum: number of nodes that must say yes for the verdict to be yes.
-        undo: calls that undo the vote on a node that has not answered in time. They are sent behind its request, or as
+        undo: calls that undo `calls` on a node that has not answered in time. They are sent behind its request, or as
             soon as the node can be reached.
     """
 
@@ -47,7 +47,7 @@ class Ballot:
         self._openings: dict[Future[None], RedlockNode] = {}
 
     def votes(self, call: int = 0) -> dict[RedlockNode, Any]:
-        """Return the nodes' answers to the call with this index, without errors and nodes that did not answer."""
+        """Return the answer of each node to the call with this index. Errors and missing answers are left out."""
         answered = {node: answers[call] for node, answers in self._answers.items()}
         return {node: answer for node, answer in answered.items() if not isinstance(answer, Exception)}
 
@@ -86,7 +86,7 @@ class Ballot:
                 else:
                     node.abandon(connection, self._undo)
             for opening, node in self._openings.items():
-                if node in responsive:  # not for others: a silent node may just have become reachable
+                if node in responsive:  # a node that was silent before may just have become reachable
                     node.silent = True
                 if self._undo:
                     opening.add_done_callback(partial(node.run_late, self._undo, seconds))

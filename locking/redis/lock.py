@@ -52,9 +52,9 @@ class RedisLock(Lock):
 
     Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the offer of a release goes to
     the next caller. If the holder has died too, the next caller makes the offer. A non-blocking attempt is then refused
-    once, and the next attempt gets the lock. An offer that no waiter has taken has no holder. A waiter can also be
-    stopped while its connection lives (SIGSTOP, a frozen machine). An offer to it delays the others for the TTL of the
-    releasing client, and then for up to one TTL of their own, until they ask again.
+    once, and the next attempt gets the lock. Until a waiter takes an offer, the lock has no holder. A waiter can also
+    be stopped while its connection lives (SIGSTOP, a frozen machine). An offer to it delays the others for the TTL of
+    the releasing client, and then for up to one TTL of their own, until they ask again.
 
     Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
     a replica that has not received the grant may grant the lock twice. Check the fence where you write: it covers both
@@ -75,10 +75,11 @@ class RedisLock(Lock):
         client: any `redis.Redis`, including one from Sentinel, or a `RedisCluster`. Needs Redis 7 or Valkey 7.2.
         name: what is locked. May not contain braces.
         ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
-            that a holder should survive (garbage collection, network). Renewal covers the length of the work.
-        wait_for_replicas: number of replicas that must have a grant before it counts (WAIT). It narrows the window in
-            which a failover loses a grant and does not close it: a replica without the grant may be promoted. Costs one
-            more round trip per grant and per batch of renewals.
+            that a holder should survive (garbage collection, network). The work may take longer, because leases are
+            renewed.
+        wait_for_replicas: number of replicas that must have a grant before it counts (WAIT). A failover is then less
+            likely to lose a grant, but still may: a replica without the grant may be promoted. Costs one more round
+            trip per grant and per batch of renewals.
         renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
@@ -233,8 +234,9 @@ class RedisLock(Lock):
     def _accept(self, grant: str, waited_as: str, asked: float, on: Any = None) -> Lease | None:
         """Return the lease of a grant that a release has made to this waiter, or None if the grant is over.
 
-        The lifetime is counted from `asked`. The grant is extended first in three cases: much of its lifetime may have
-        passed; the releasing client made it with another TTL; or replicas must confirm it.
+        The lifetime is counted from `asked`, the time of the last refused request. The grant is extended first in three
+        cases: much of its lifetime may have passed; the releasing client made it with another TTL; or replicas must
+        confirm it.
         """
         fence, ttl = (int(part) for part in grant.split()[:2])
         lease = self._lease(grant, fence, asked, waited_as=waited_as)

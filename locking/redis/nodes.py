@@ -80,7 +80,7 @@ class RedlockNode(OwnConnections):
 
         Args:
             seconds: time limit for each step of connecting.
-            probe: whether to try although the node is silent.
+            probe: whether to try even if the node is silent.
 
         Raises:
             redis.exceptions.RedisError: no connection in time.

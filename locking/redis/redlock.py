@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_PER_ATTEMPT = 10
-"""A waiter pauses for this many times the duration of its last attempt: at least `retry_delay`, and at most this many
-times it."""
+"""A waiter pauses for this many times the duration of its last attempt, but for at least `retry_delay` and at most this
+many times `retry_delay`."""
 
 ELECTIONS = 10
 """Maximum number of attempts in direct succession, while split votes keep the lock from going to any client."""
@@ -185,7 +185,7 @@ class Redlock(Lock):
         return max(self._retry_delay, PAUSE_PER_ATTEMPT * min(took, self._retry_delay))
 
     def _elect(self, deadline: float) -> tuple[Lease | None, float]:
-        """Make attempts while the votes are split, so that nobody holds the lock, but at most `ELECTIONS`.
+        """Try to get the lock, up to `ELECTIONS` times while the votes are split, so that nobody holds it.
 
         Returns:
             The lease, if it was granted, and the seconds that the last attempt took.
@@ -205,7 +205,7 @@ class Redlock(Lock):
         return None, took
 
     def _try(self) -> tuple[Lease | None, bool]:
-        """Ask all nodes once. If no quorum granted the lock in time, release the grants of the others.
+        """Ask all nodes once. If no quorum granted the lock in time, release the grants that were made.
 
         Returns:
             The lease, if it was granted, and otherwise whether the votes were split.
@@ -265,7 +265,7 @@ class Redlock(Lock):
             if was_held is None:
                 raise self._unavailable(ballot)
             # If an earlier, unanswered attempt freed the lock, this one finds nothing. `Lease.release` then returns
-            # True, once, because of this flag.
+            # True, once, because `_unanswered` is set.
             lease._unanswered = was_held
         return verdict is True
 

@@ -105,7 +105,7 @@ class RenewalConnection:
         self._connection: Any = None
 
     def run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Any]:
-        """Run scripts in one round trip; one more if the server has lost scripts, one more if replicas must confirm.
+        """Run scripts in one round trip, plus one if the server has lost scripts, and one if replicas must confirm.
 
         Args:
             calls: what to run.

@@ -57,7 +57,7 @@ class Waiter:
         self._give_up = give_up
         self._connection: Any = None
         self.listed = False
-        """Whether the server may have this waiter in its list."""
+        """Whether the server may have this waiter in its list of waiters."""
         self.blocked = False
         """Whether a pop may be blocked on the connection."""
         self.grant: str | None = None

@@ -30,7 +30,7 @@ def may_see_locks(request: HttpRequest) -> bool:
 
 
 def most_wanted() -> tuple[list[HeldLock], str]:
-    """Return the held locks, those with the most waiters first, then the oldest; and an error message if any."""
+    """Return the held locks, those with the most waiters first, then the oldest; and an error message, or ""."""
     try:
         locks = registry.held(get_redis_connection("default"))
     except LockUnavailable as error:
