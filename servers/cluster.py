@@ -14,7 +14,7 @@ from servers.status import Status
 
 MEMBERS = 3
 """Number of servers in a cluster. The cluster works as long as two of them reach each other."""
-ELECTION_TIMEOUT = 30.0  # seconds; an election takes one or two, and more on a machine under load
+ELECTION_TIMEOUT = 30.0  # seconds; an election takes one or two seconds, and longer under load
 
 
 class Member(Protocol):
@@ -106,7 +106,7 @@ class Cluster(Generic[AnyMember]):
             self.network.heal()
 
     def heal(self) -> None:
-        """Let all members reach each other, and start those that were killed. Return once all are one majority."""
+        """Let all members reach each other, and start the killed ones. Return once each is part of a majority."""
         self.reconnect()
         for member in self.members:
             if not member.child.alive:

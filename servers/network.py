@@ -74,7 +74,7 @@ class Network:
         self, member: int
     ) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            # Closing the network cancels this task, which asyncio would log as an error.
+            # Closing the network cancels this task. Suppress the error, because asyncio would log it.
             with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 await self._connect(member, reader, writer)
             writer.transport.abort()

@@ -36,7 +36,7 @@ SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
     "port": str(PORT),
-    "max_connections": "300",  # the benchmark of contention opens 256
+    "max_connections": "300",  # the benchmark of contention opens 256 connections
     "shared_buffers": "128MB",
     "fsync": "on",
     "full_page_writes": "on",
@@ -78,7 +78,7 @@ class Postgres:
     Args:
         folder: the folder of this server, directly inside the run folder.
         database: name of the database; created when it is missing.
-        extra: settings to add to `SETTINGS`, or to replace there.
+        extra: settings that are added to `SETTINGS`, or replace some of them.
     """
 
     def __init__(self, folder: Path, *, database: str = DATABASE, extra: Mapping[str, str] | None = None) -> None:

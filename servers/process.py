@@ -129,7 +129,7 @@ class Child:
         """
         deadline = time.monotonic() + timeout
         while not ready():
-            if not self.alive and not ready():  # check again: the end of the process may make it true
+            if not self.alive and not ready():  # check again: `ready` may have turned true as the process ended
                 raise ServerError(f"{self.name} ended with status {self.returncode}.{self.last_lines()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name} was not ready within {timeout:.0f} s.{self.last_lines()}")

@@ -26,7 +26,7 @@ class Standby(Postgres):
         folder: the folder of this server, directly inside the run folder.
         primary: the folder of the server that it replicates. That server runs when this one starts for the first time.
         database: name of the database; the primary has it.
-        extra: settings to add to those of every server, or to replace there.
+        extra: settings that are added to those of every server, or replace some of them.
     """
 
     def __init__(

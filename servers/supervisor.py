@@ -22,9 +22,9 @@ from servers.valkey import Valkey
 log = logging.getLogger("servers")
 READY = "ready"
 ALREADY = "already"
-CHECK_INTERVAL = 0.2  # seconds between two looks at the servers
+CHECK_INTERVAL = 0.2  # seconds between two checks of the servers
 FIRST_PAUSE = 1.0  # seconds from a restart to the next one, doubled while the server keeps ending
-LONGEST_PAUSE = 30.0  # also how long a server must have run for its next restart to count as the first
+LONGEST_PAUSE = 30.0  # seconds; after a run of more than this, the pause is FIRST_PAUSE again
 
 
 def start(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> bool:

@@ -1,10 +1,10 @@
-"""A process that ends a child when its parent dies, on systems whose kernel does not."""
+"""A process that ends a child process when the child's parent dies, on systems whose kernel cannot do that."""
 
 import signal
 import subprocess
 import sys
 
-# The program of the watcher. Its standard input ends when the parent dies, since only the parent has the other end.
+# The program of the watcher. Its standard input ends when the parent dies, because only the parent has the other end.
 WATCH = """
 import os, sys
 child, number = map(int, sys.argv[1:])
