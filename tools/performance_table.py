@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 
 def table(made: str, report: Mapping[str, Any]) -> str:
-    """Return the table in Markdown.
+    """Return the table of goals in Markdown.
 
     Args:
         made: the day of the measurement.
