@@ -10,7 +10,7 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>\.\./[^)#\s]*)[^)]*\)
 
 
 def on_page_markdown(markdown, page, **_):
-    """Replace links that leave the documentation with their text."""
+    """Replace each link that leads out of the documentation by its text, shown as code."""
     folder = posixpath.dirname(page.file.src_uri)
 
     def shown(link):
