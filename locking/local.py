@@ -143,13 +143,12 @@ class QueuePlace:
         self.leave()
 
     def wait_for_turn(self, deadline: float) -> bool:
-        """Join the queue, and return whether this place became the first by `deadline` (`time.monotonic`).
+        """Join the queue, and return whether this place became the first by `deadline`, on the monotonic clock.
 
         A place that did not become the first leaves the queue.
         """
         with _mutex():
-            # Look up and append in one expression. In between, a signal handler or finalizer could leave the queue and
-            # so remove it.
+            # Look up and append in one step: a signal handler that leaves the queue in between would remove it.
             _queues[self._name].append(self)
             first = _queues[self._name][0] is self
         if not first and (left := deadline - time.monotonic()) > 0:
@@ -169,8 +168,7 @@ class QueuePlace:
                 if was_queued:
                     queue.remove(self)
             finally:
-                # Wake the first waiter even if an exception has interrupted this call or an earlier one. Otherwise it
-                # might sleep for ever.
+                # Wake the first waiter even after an exception here or earlier: otherwise it might sleep for ever.
                 if queue:
                     queue[0]._wake_up()
                 else:
@@ -248,8 +246,7 @@ class ProcessLock(Lock):
     def _open(self) -> FileIO:
         """Open the lock file anew for each attempt: a `flock` belongs to one opening of a file, not to a process."""
         try:
-            # Hold the mutex, so that no fork happens between the two lines: a child must find every file that it has to
-            # close.
+            # The mutex prevents a fork between the two lines: a child must find each file that it has to close.
             with _mutex():
                 file = FileIO(self._path, "a")
                 _files.add(file)

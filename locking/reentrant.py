@@ -172,8 +172,7 @@ class SharedGrant:
         self.key = key
         self.inner = inner
         self._entries = 0
-        # Re-entrant, because the garbage collector may run a finalizer that releases a lease in a thread that holds the
-        # mutex.
+        # Re-entrant: while a thread holds it, the garbage collector may run a finalizer that releases a lease.
         self._mutex = threading.RLock()
 
     def enter(self, lock: Lock, *, first: bool = False) -> ReentrantLease | None:

@@ -175,8 +175,8 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
         pipeline.lindex(f"{key}:wake", "0")
     answers: list[Any] = pipeline.execute(raise_on_error=False)
     for name, token, ttl, last, waiters, offer in zip(names, *(answers[part::5] for part in range(5)), strict=True):
-        # Skip a lock that was freed since the scan, and a lock that is only offered to its waiters. Also skip a key
-        # that is not a lock, for which the commands return errors.
+        # Skip a lock that was freed since the scan, and a lock that is only offered to its waiters.
+        # Skip a key that is not a lock, for which the commands return errors.
         if (
             token is None
             or token == offer
@@ -191,8 +191,7 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
             fence=int(fence) if fence else None,
             age=max(0.0, (now - int(fence)) / 1_000_000) if fence else None,
             ttl=None if ttl < 0 else ttl / 1000,
-            # Do not count the holder: if it was just handed the lock, it is in the list of waiters until its first
-            # renewal.
+            # Do not count a holder that was just handed the lock: until its first renewal, it is in the list.
             waiters=waiters if owner or not waiters else waiters - 1,
         )
 

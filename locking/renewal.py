@@ -76,8 +76,7 @@ class Watchdog:
 
     def reset(self) -> None:
         """Forget all leases. A forked child calls this, because inherited leases belong to the parent."""
-        # Re-entrant, because the garbage collector may run a finalizer that releases a lease in a thread that holds the
-        # lock.
+        # Re-entrant: while a thread holds it, the garbage collector may run a finalizer that releases a lease.
         self._make_condition = Once(lambda: threading.Condition(threading.RLock()))
         # Keeps a caller of `tick` from using a renewer's connection at the same time as the watchdog's thread.
         self._make_ticking = Once(lambda: threading.RLock())
@@ -102,8 +101,7 @@ class Watchdog:
             renewer: extends the lease; None to only watch it.
         """
         now = lease._clock()
-        # After a slow grant, less than a third of the TTL may be left. Half of the rest leaves time for a second
-        # attempt.
+        # If a slow grant has left less than a third of the TTL, half of the rest leaves time for a second attempt.
         left = lease._deadline - now
         pause = LOOK_SECONDS if lease.ttl == math.inf else min(lease.ttl / RENEWALS_PER_TTL, left / 2)
         due = math.inf if renewer is None else now + pause
@@ -142,8 +140,8 @@ class Watchdog:
             watched = list(self._watched.values())
         held = self._held(watched)
         for renewer, batch in self._batches(held):
-            # Limit a renewal to half of the shortest remaining time. If the server hangs, the loss of a lease is then
-            # still reported in time, and there is time to renew the other leases and to try again on a new connection.
+            # Limit a renewal to half of the shortest remaining time.
+            # If a server hangs, there is then time to report lost leases, renew the others, and try a new connection.
             seconds = min((lease.remaining() for lease, _ in held if lease.remaining() > 0), default=0.0) / 2
             self._renew(renewer, batch, seconds)
         self._close_renewers(keep={entry.renewer for _, entry in held})
@@ -190,7 +188,7 @@ class Watchdog:
         try:
             answers = renewer.renew([lease for lease, _ in batch], seconds)
         except Exception:
-            # A bug in one renewer must not cost the leases of the others.
+            # If one renewer has a bug, the leases of the others must still be renewed.
             logger.exception("%d leases were not renewed; the watchdog tries again.", len(batch))
             answers = [None] * len(batch)
         for (lease, entry), start, still_held in zip(batch, started, answers, strict=True):

@@ -85,8 +85,7 @@ class EtcdGateway:
         # Use the settings of any other request, but no proxy: a proxy may hold back an answer that arrives in parts.
         settings = session.merge_environment_settings(self._url("watch"), {}, None, None, None)
         pool = adapter.get_connection_with_tls_context(request, verify=settings["verify"], cert=settings["cert"])
-        # Make a connection with the settings of the pool, but outside of it. Pooled connections read through a buffer,
-        # and a buffered reader cannot continue after a timeout.
+        # Use a connection outside of the pool: pooled ones read through a buffer, which fails after a timeout.
         connection: Any = pool._new_conn()
         connection.timeout = seconds
         try:
@@ -98,7 +97,7 @@ class EtcdGateway:
         finally:
             if connection.sock is not None:
                 with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)  # ends it even if a forked child has a copy
+                    connection.sock.shutdown(socket.SHUT_RDWR)  # ends the stream even if a forked child has a copy
             connection.close()
 
     def _post(self, path: str, data: str, seconds: float) -> requests.Response:

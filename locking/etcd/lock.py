@@ -122,7 +122,7 @@ class EtcdLock(Lock):
                 logger.warning("A waiter of lock %r was paused for too long, and joins the queue again.", self.name)
             finally:
                 if lease is None:
-                    with suppress(LockUnavailable):  # without an answer, the place ends with its etcd lease
+                    with suppress(LockUnavailable):  # if etcd does not answer, the place ends with its lease
                         self._revoke(token, MIN_ANSWER_TIMEOUT)
 
     def _contend(self, token: str, deadline: float, *, alone: bool) -> Lease | None:

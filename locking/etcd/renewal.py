@@ -29,7 +29,7 @@ class EtcdRenewer:
         return hash((EtcdRenewer, id(self._client)))
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """Extend the leases as described in `Renewer.renew`."""
+        """Extend each lease by its TTL, in one round trip. See `locking.renewal.Renewer.renew`."""
         try:
             # Connecting may take half of the time, and the answers the other half.
             return EtcdGateway(self._client, leases[0].name).keep_alive([lease.token for lease in leases], seconds / 2)

@@ -238,14 +238,13 @@ class InsertLock(Lock):
                 answer = self._insert(session, token, first_in_queue=True)
                 if isinstance(answer, Lease):
                     return answer
-                # There was no notification and the lock is still held, so its holder renews it: asking once per TTL is
-                # enough. A longer sleep could reach the idle timeout of the session.
+                # If the lock is still held after a sleep without notification, its holder renews it: ask once per TTL.
+                # A longer sleep could reach the idle timeout of the session.
                 notified = session.sleep(min(max(answer.left, shortest), self.ttl, left))
                 shortest = 0.0 if notified else self.ttl
             return None
         finally:
-            # Leave the queue at once, so that the next waiter need not wait until the server notices the end of the
-            # session.
+            # Let the next waiter go on now, and not only when the server notices that this session has ended.
             try:
                 session.ask(f"UNLISTEN *; SELECT pg_advisory_unlock({self._queue_key})")
             except LockUnavailable:
@@ -288,7 +287,7 @@ class InsertRenewer:
         return hash((InsertRenewer, self._conninfo))
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """Extend the leases as described in `Renewer.renew`."""
+        """Extend each lease by its TTL, in one round trip. See `locking.renewal.Renewer.renew`."""
         try:
             if self._session is None or self._session.ended:
                 self._session = PostgresSession(parameters(self._conninfo), "renewal", answer_timeout=seconds / 3)

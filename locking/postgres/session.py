@@ -82,8 +82,8 @@ class PostgresSession:
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
         wanted = {**CONNECTION_PARAMETERS, **conninfo, "application_name": label, "client_encoding": "UTF8"}
         self._pgconn = PGconn.connect_start(make_conninfo("", **wanted).encode())
-        # The reasons with which the server ends an idle session. The handler must not refer to this object: in a
-        # reference cycle, a dropped session would not close its connection.
+        # The reasons with which the server ends an idle session.
+        # The handler must not refer to this object: in a cycle, a dropped session would not close its connection.
         self._end_reasons = end_reasons = list[tuple[str, str]]()
         self._pgconn.notice_handler = lambda result: end_reasons.extend(end_reason_in(result))
         _open.add(self)
@@ -189,8 +189,7 @@ class PostgresSession:
         with self._mutex:
             self._closed = True
             self._pgconn.finish()
-        # Discard the session last. A child that is forked before this line then disowns it, which replaces the held
-        # mutex.
+        # Last: a child forked before this line finds the session in `_open`, and `disown` replaces the held mutex.
         _open.discard(self)
 
     def __enter__(self) -> Self:
@@ -261,8 +260,7 @@ class PostgresSession:
                 try:
                     self._pgconn.consume_input()
                 except psycopg.OperationalError:
-                    # The server may have sent its reason before it closed the connection. Otherwise, this result is
-                    # libpq's own error.
+                    # The last result contains the reason why the server ended the session, if it sent one.
                     if not self._pgconn.is_busy() and (last := self._pgconn.get_result()) is not None:
                         self._end_reasons += end_reason_in(last)
                     raise

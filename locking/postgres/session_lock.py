@@ -148,8 +148,8 @@ class SessionLock(Lock):
         session = session_lease.session
         if session is None:
             return False
-        # If two threads release the lease at the same time, the first sends the statement. The second then finds that
-        # the lease has no session any more. The session may already serve the next waiter.
+        # If two threads release the lease at the same time, only the first one sends the statement.
+        # The second one finds no session in the lease. That session may already serve the next waiter.
         with session.statement_lock:
             if session_lease.session is None:
                 return False
@@ -187,8 +187,8 @@ class SessionLease(Lease):
         if session is None or not session.statement_lock.acquire(blocking=False):
             return session is None  # the other thread that uses the session notices its end
         try:
-            # Look again whether the lease has the session. After a release, the session may serve the next holder, and
-            # an answer to that holder would look like the end of the session.
+            # Check `self.session` again: after a release, the session may already serve the next holder.
+            # An answer to that holder would look like the end of the session.
             return self.session is None or session.ended
         finally:
             session.statement_lock.release()

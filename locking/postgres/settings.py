@@ -14,9 +14,9 @@ time."""
 
 APPLICATION_NAME_BYTES = 63
 
-# The client's kernel notices a silent network after 15 seconds, the server's after 40. A holder thus learns of the loss
-# before the server gives the lock away. The user timeout also ends a failed attempt to connect, so that libpq tries the
-# next of several hosts.
+# The client's kernel notices a silent network after 15 seconds, the server's kernel after 40.
+# A holder must learn of a lost connection before the server gives its lock away.
+# `tcp_user_timeout` also ends a failed attempt to connect, so that libpq tries the next of several hosts.
 CONNECTION_PARAMETERS = {
     "keepalives_idle": "5",
     "keepalives_interval": "5",

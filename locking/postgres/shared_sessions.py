@@ -62,7 +62,7 @@ class SharedSessions:
         try:
             with QueuePlace(self._queue) as place:
                 first = place.wait_for_turn(joined + seconds)
-                # Otherwise each thread in turn would wait for a server that does not answer.
+                # Fail now: otherwise each thread in turn would wait for a server that does not answer.
                 if first and _failed.get(self._queue, 0.0) > joined:
                     raise LockUnavailable(f"Postgres does not answer, as another thread has found: lock {self._lock!r}")
                 try:

@@ -142,8 +142,7 @@ class RedisLock(Lock):
         token = new_token()
         try:
             refused = None
-            # If threads of this process wait already, a thread that may wait queues behind them, and asks when its turn
-            # comes.
+            # A thread that may wait queues behind waiting threads of this process, and asks when its turn comes.
             if wait_seconds == 0 or not has_queue(self._queue):
                 answer = self._ask(token, deadline, waits=wait_seconds > 0)
                 if isinstance(answer, Lease):
@@ -153,8 +152,8 @@ class RedisLock(Lock):
         except LockUnavailable:
             raise
         except BaseException:
-            # The call was interrupted, or no thread could be started for renewal. Nobody would use a grant that was
-            # made. An entry in the list of waiters would make others wait for a waiter that is gone.
+            # After an interrupt, or if no renewal thread could start, nobody would use a grant that was made.
+            # An entry in the list of waiters would make others wait for a waiter that is gone.
             self._give_up(token)
             self._strike(token)
             raise
@@ -192,8 +191,7 @@ class RedisLock(Lock):
         leave, strike = partial(self._leave, token), partial(self._strike, token)
         give_up = partial(self._give_up, waited_as=token)
         pool = pool_of(self._client, self._key)
-        # Count the lifetime of a popped grant from the last refused request before the pop. The grant is not older,
-        # because the lock was held then.
+        # A popped grant was made after the last refused request, so its lifetime is counted from that request.
         asked = look_at = -math.inf
         if refused is not None:
             asked, look_at = refused.asked, self._clock() + refused.pause
@@ -223,8 +221,7 @@ class RedisLock(Lock):
                     waiter.granted = True
                     return answer
                 asked = asked if still_blocked else answer.asked
-                # This waiter was not woken and the lock is still held, so its holder renews it: one request per TTL is
-                # enough.
+                # The lock is still held and this waiter was not woken, so the holder renews it: ask once per TTL.
                 look_at = self._clock() + (self.ttl if still_blocked else answer.pause)
             grant = waiter.leave()
             lease = None if grant is None else self._accept(grant, token, asked)

@@ -152,8 +152,8 @@ class Redlock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`. Also returns None when `retries` are used up.
 
-        An attempt that has begun is finished. If clients that ask at the same time split the votes, nobody holds the
-        lock, so even a non-blocking call tries again.
+        An attempt that has begun is completed, even after `timeout`. If clients that ask at the same time split the
+        votes, nobody holds the lock, so even a non-blocking call tries again.
 
         Raises:
             LockUnavailable: fewer nodes than a quorum answered. The call does not try again.
@@ -196,8 +196,7 @@ class Redlock(Lock):
             took = self._clock() - begun
             if not split:
                 return lease, took
-            # Pause for a random time: rivals whose next attempts begin about one attempt apart do not split the votes
-            # again.
+            # Rivals do not split the votes again if their pauses differ by about the length of one attempt.
             pause = random.uniform(0, min(4 * took, self._node_timeout))  # noqa: S311 - not a secret
             if self._clock() + pause >= deadline:
                 break
@@ -219,8 +218,7 @@ class Redlock(Lock):
                 if not lease.lost:
                     return lease, False
         except BaseException:
-            # The call was interrupted, or no thread could be started. Release a grant that was made, because nobody
-            # would use it.
+            # After an interrupt, or if no thread could start, nobody would use a grant that was made: release it.
             self._take_back(token, self._nodes)
             raise
         votes, quorum = ballot.votes(), majority(len(self._nodes))
@@ -264,8 +262,8 @@ class Redlock(Lock):
             was_held = cast(RedlockLease, lease).was_held(ballot.votes(), majority(len(self._nodes)))
             if was_held is None:
                 raise self._unavailable(ballot)
-            # If an earlier, unanswered attempt freed the lock, this one finds nothing. `Lease.release` then returns
-            # True, once, because `_unanswered` is set.
+            # If an earlier, unanswered attempt freed the lock, this one finds nothing.
+            # `_unanswered` then makes `Lease.release` return True once.
             lease._unanswered = was_held
         return verdict is True
 
@@ -324,7 +322,7 @@ class RedlockLease(Lease):
         self._freed: set[RedlockNode] = set()
 
     def was_held(self, votes: dict[RedlockNode, Any], quorum: int) -> bool | None:
-        """Return whether a quorum still had the lease when it was first released, or None while that is undecided.
+        """Return whether a quorum still had the lease when it was first released; None while that is undecided.
 
         A node that says no now, but left an earlier attempt unanswered, counts as freed by the earlier attempt.
 
@@ -356,7 +354,7 @@ class RedlockRenewer:
     node_timeout: float
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """Extend the leases as described in `Renewer.renew`."""
+        """Extend each lease by its TTL, in one round trip. See `locking.renewal.Renewer.renew`."""
         calls = [cast(Redlock, lease._lock).extend_call(lease, lease.ttl) for lease in leases]
         ballot = Ballot(self.nodes, calls, majority(len(self.nodes)))
         ballot.hold(min(seconds, self.node_timeout))

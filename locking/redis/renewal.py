@@ -52,7 +52,7 @@ class RedisRenewer:
         return hash((RedisRenewer, id(self._servers)))
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """Extend the leases as described in `Renewer.renew`. The nodes of a cluster are asked one after the other."""
+        """Extend each lease by its TTL, in one round trip per server. See `locking.renewal.Renewer.renew`."""
         until = time.monotonic() + seconds
         by_pool: dict[ConnectionPool, list[Lease]] = {}
         answers: dict[str, bool | None] = {}
@@ -147,7 +147,7 @@ class RenewalConnection:
             connection.disconnect()
 
     def _wait(self, replicas: int, until: float) -> int:
-        """Return how many replicas have received the writes.
+        """Return how many replicas have received the renewals just sent.
 
         The result is 0 if that is unknown, so that leases that need no replicas are still renewed.
         """

@@ -92,8 +92,7 @@ class Waiter:
                 limit = str(left + GRACE) if left < LONGEST_SECONDS else "0"
                 self._connection.send_command("BLPOP", *self._lists, limit)
             try:
-                # The client's socket_timeout does not apply: the server does not have to answer before the lock is
-                # handed over.
+                # The server need not answer before the hand-over, so the client's socket_timeout does not apply.
                 return self._popped(min(seconds, LONGEST_SECONDS))
             except redis.TimeoutError:
                 return None

@@ -119,8 +119,7 @@ class ZooKeeperLock(Lock):
         try:
             lease = self._queue(session, token, deadline)
         except BaseException:
-            # The call was interrupted or not answered. Leave the queue, because the session may keep the place for a
-            # long time.
+            # Leave the queue after an interrupt or a missing answer: the session may keep the place for long.
             leave_queue(self._client, self._queue_path, token).wait(MIN_ANSWER_TIMEOUT)
             raise
         if lease is None:
@@ -221,13 +220,11 @@ class ZooKeeperLock(Lock):
         """
         path = f"{self._queue_path}/{before}"
         event = self._client.handler.event_object()
-        # A watch is reliable only on the connection that set it, so the sleep ends when the client has another
-        # connection.
+        # A watch is reliable only on the connection that set it, so wake up when the client has another one.
         connection = self._client._connection._socket
         with session.notifying(event, path):
             try:
-                # Use get, not exists: for a node that is gone, exists would set a watch for its return, which never
-                # comes.
+                # Not exists(): for a node that is gone, it would set a watch for a return that never comes.
                 self._answer(self._client.get_async(path, session.notify), deadline)
             except NoNodeError:
                 return
@@ -264,8 +261,7 @@ class ZooKeeperLock(Lock):
             number=number,
             path=f"{self._queue_path}/{node}",
         )
-        # When the lease is collected, remove its node. A lease that is dropped without release() would otherwise keep
-        # the lock for as long as the client lives.
+        # Remove the node of a collected lease. It would otherwise keep the lock for as long as the client lives.
         lease.finalizer = weakref.finalize(lease, leave_queue, self._client, self._queue_path, lease.token)
         lease.finalizer.atexit = False
         watchdog.watch(lease, self._renewer)
@@ -297,8 +293,7 @@ class ZooKeeperLock(Lock):
             found = cut  # the request before the connection was lost has deleted the node
         except LockUnavailable as error:
             if type(error.__cause__) is not SessionExpiredError:  # exactly this class: other errors derive from it
-                # The connection may come back. The session then lives on and would keep the node, so remove it in the
-                # background.
+                # If the connection comes back, the session would keep the node, so remove it in the background.
                 leave_queue(self._client, self._queue_path, lease.token)
                 raise LockUnavailable(
                     f"ZooKeeper did not confirm the release of lock {self.name!r}. The lock will be free once the "

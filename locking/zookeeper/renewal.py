@@ -35,7 +35,7 @@ class ZooKeeperRenewer:
         return hash((ZooKeeperRenewer, id(self._client)))
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """Extend the leases as described in `Renewer.renew`.
+        """Extend each lease by its TTL, in one round trip. See `locking.renewal.Renewer.renew`.
 
         The server first catches up with the leader. Otherwise it might still confirm nodes of a session that has ended.
         """
