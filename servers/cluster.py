@@ -97,7 +97,7 @@ class Cluster(Generic[AnyMember]):
 
     @property
     def isolated(self) -> list[AnyMember]:
-        """The members that are cut off."""
+        """The members that are cut off from the others."""
         return [] if self.network is None else [self.members[number] for number in self.network.isolated]
 
     def reconnect(self) -> None:

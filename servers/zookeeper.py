@@ -37,9 +37,9 @@ SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
 }
-# Milliseconds by which a server delays confirming a write. Without the delay, a lagging follower of ZooKeeper 3.8.0
-# may confirm what it has missed before the new leader counts it as a follower. The election then fails after
-# `initLimit`, possibly again and again.
+# Milliseconds by which a server delays confirming a write.
+# Without the delay, a lagging follower of ZooKeeper 3.8.0 may confirm missed writes before the leader counts it.
+# The election of the leader then fails after `initLimit`, possibly again and again.
 # Source: https://issues.apache.org/jira/browse/ZOOKEEPER-4685
 FLUSH_DELAY = "-Dzookeeper.flushDelay=30"
 SETTINGS_OF_A_MEMBER = {
@@ -90,7 +90,7 @@ class ZooKeeper:
         )
 
     def start(self) -> None:
-        """Start on the data in the folder, and return once the server responds.
+        """Start the server on the data in its folder, and return once it responds.
 
         Raises:
             ServerError: ZooKeeper is not installed, or does not start; then the message has the last lines of its log.
@@ -99,7 +99,7 @@ class ZooKeeper:
         self.wait()
 
     def launch(self) -> None:
-        """Start without waiting until the server responds."""
+        """Start the server without waiting until it responds."""
         if not available():
             raise ServerError(f"ZooKeeper is not installed: {INSTALL}")
         private_subfolder(self.folder)
@@ -138,7 +138,7 @@ class ZooKeeper:
         return end_orphans(self._is_ours, self.folder, signal.SIGTERM)
 
     def status(self) -> Status:
-        """Query the server."""
+        """Return the present state of the server."""
         return status(self.hosts)
 
     def leads(self) -> bool:
@@ -178,7 +178,7 @@ def available() -> bool:
 
 
 def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
-    """Send a four-letter command and return the answer; an empty text if none comes within `seconds`.
+    """Send a four-letter command, such as `srvr`, and return the answer; an empty text if none comes in time.
 
     Source: https://zookeeper.apache.org/doc/r3.8.0/zookeeperAdmin.html#sc_4lw
     """
