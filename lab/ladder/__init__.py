@@ -1,1 +1,1 @@
-"""The rungs of the ladder. Each differs from the one before only in what it fixes."""
+"""The ladder: locks and ways of selling in order, called rungs. Each rung fixes one flaw of an earlier rung."""

@@ -1,4 +1,4 @@
-"""The ladder: every rung of both tracks in order, flawed and sound, with what it claims."""
+"""The ladder: all rungs of both tracks in order. A rung is a lock or a way of selling, either flawed or sound."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True)
 class LadderEntry:
-    """A rung and its claim.
+    """A rung and what it claims.
 
     Attributes:
         slug: name in addresses and file names.
         track: what the rung protects: a counter in Redis (`locks`), or stock and orders in Postgres (`stock`).
         title: name for readers.
         code: the class that implements it.
-        flaw: what is wrong with it, in one sentence; None: it is sound.
-        breaks: the invariant that its witness breaks; None: it is sound.
-        broken_by: the fault that its witness needs; None: the steps of the clients are enough.
-        survives: faults that do not break it, each on its own.
+        flaw: what is wrong with the rung, in one sentence. None for a sound rung.
+        breaks: the invariant that its witness breaks; None for a sound rung. A witness is a schedule that shows the
+            flaw.
+        broken_by: the fault that the witness needs. None if the order of the clients' steps is enough.
+        survives: faults that do not break the rung if only one of them happens.
         clients: number of clients that the witness needs.
-        preemptions: highest number of preemptions that the witness needs.
-        fixed_by: slug of the rung that survives the witness of this one; None: it is sound.
-        source: the article numbers or other source.
+        preemptions: maximum number of preemptions in the witness.
+        fixed_by: slug of the rung that survives the witness of this rung. None for a sound rung.
+        source: numbers of the articles in which the code is found, or another source.
     """
 
     slug: str
@@ -68,7 +69,7 @@ class LadderEntry:
 
     @property
     def file(self) -> str:
-        """The path of its source below the project folder."""
+        """The path of the source file, relative to the project folder."""
         return str(Path(inspect.getfile(self.code)).resolve().relative_to(ROOT))
 
 
@@ -97,11 +98,11 @@ def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[F
 RENEWED: tuple[Fault, ...] = ("late release", "tick", "expiry", "crash")
 FENCED: tuple[Fault, ...] = (*RENEWED, "pause", "clock jump")
 BY_MAJORITY: tuple[Fault, ...] = (*RENEWED, "restart", "failover")
-"""Faults that independent nodes with durable grants survive. One node may be lost; no replica replaces it."""
+"""Faults that a lock on independent nodes survives if the nodes keep grants on disk. A lost node has no replica."""
 BY_ELECTION: tuple[Fault, ...] = (*RENEWED, "failover")
-"""Faults that servers survive of which a majority elects a leader that knows every confirmed write."""
+"""Faults that a lock survives on a cluster with an elected leader. The leader knows every write that was confirmed."""
 AROUND_A_GUARDED_WRITE: tuple[Fault, ...] = ("tick", "pause", "crash")
-"""Faults that a lock in Redis survives if the write has its own guard."""
+"""Faults that a sale with a lock in Redis survives because its SQL write checks the stock again."""
 IN_POSTGRES: tuple[Fault, ...] = ("crash",)
 
 _SOUND_LOCKS: dict[str, tuple[str, tuple[Fault, ...], str]] = {
@@ -261,7 +262,7 @@ LADDER: dict[str, LadderEntry] = {
 
 
 def next_rung(slug: str) -> LadderEntry | None:
-    """Return the rung that fixes a flawed one. After a sound one: the next of its track, or None at the end."""
+    """Return the rung that fixes a flawed rung. For a sound rung, return the next one of its track; None at the end."""
     entry = LADDER[slug]
     if entry.fixed_by is not None:
         return LADDER[entry.fixed_by]

@@ -1,4 +1,4 @@
-"""`answer-not-read`: the right command is sent, but its reply is not read."""
+"""Flawed lock `answer-not-read`: it sends the right command, but ignores the reply."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class AnswerNotRead(LockRung):
-    """Flawed: SETNX replies "no", and the caller goes on.
+    """Flawed: SETNX replies that the key exists, and the caller goes on as if it had the lock.
 
-    The schedule that breaks it: A acquires the lock. B sends SETNX, ignores the refusal and enters. B's PEXPIRE extends
-    A's lock. The client that finishes first deletes the key for both.
+    The schedule that breaks it: client A acquires the lock. B sends SETNX, ignores the refusal and enters. B's PEXPIRE
+    extends A's lock. The client that finishes first deletes the key for both.
 
-    The mistake is a variable that is assigned and never used. The code runs, and a test with one customer passes.
+    It is the mistake of a variable that is assigned and never used: the code runs, and a test with one customer passes.
 
     Fixed by returning the reply: `setnx`. Source: article 002, section 5.1.
     """

@@ -1,4 +1,4 @@
-"""`busy-as-success`: a client that does not get the lock skips the work and reports success."""
+"""Flawed lock `busy-as-success`: a client that does not get the lock skips the work and reports success."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from lab.ladder.locks.rung import ON_A_SERVER, LockRung
 
 
 class BusyAsSuccess(LockRung):
-    """Flawed: the function can end in two ways, but returns the same result for both.
+    """Flawed: the function returns the same result whether it has sold a unit or has not got the lock.
 
-    The lock is that of the next rung. The mistake is in the code that uses it. The schedule that breaks it: A holds the
-    lock. B is refused and reports success. A sells. Two customers were told that they have bought, but only one unit is
-    gone. Under load, most clients are in the position of B.
+    The lock is the one of `setnx`. The mistake is in the code that uses it. The schedule that breaks it: client A holds
+    the lock. B is refused and reports success. A sells. Two customers were told that they have bought, but only one
+    unit is gone. Under load, most clients are refused like B.
 
     Fixed by `setnx`, where a client waits, and raises an error if it does not get the lock. Source: article 000.
     """

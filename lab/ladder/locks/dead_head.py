@@ -1,4 +1,4 @@
-"""`dead-head`: waiters form a queue in a list, and the first one is next even if it has died."""
+"""Flawed lock `dead-head`: waiters queue in a list, and the first one is next even if it has died."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ return 1
 
 
 class DeadHead(LockRung):
-    """Flawed: a place in the queue has no TTL, so a dead waiter keeps its place.
+    """Flawed: a place in the queue never expires, so a waiter that has died keeps its place.
 
     While every process lives, the lock is fair: the first in the queue is next, and a waiter that gives up leaves the
-    queue. The schedule that breaks it: A holds the lock. B joins the queue and dies. A releases. The lock is free, but
-    C must wait for B forever, and so must every later client.
+    queue. The schedule that breaks it: client A holds the lock. B joins the queue and dies. A releases the lock. The
+    lock is free, but C waits forever behind B, and so does every later client.
 
-    Fixed by places that expire too, so that a dead waiter is passed over: `fair`. Source: article 002, section 6.1.
+    Fixed by places that expire, so that waiters overtake a dead one: `fair`. Source: article 002, section 6.1.
     """
 
     slug = "dead-head"
@@ -59,5 +59,5 @@ class DeadHead(LockRung):
 
     @property
     def line(self) -> str:
-        """The key of the list of waiters."""
+        """The key of the list of waiters, the first in the queue first."""
         return f"{self.key}:line"

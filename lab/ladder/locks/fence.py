@@ -1,4 +1,4 @@
-"""`fence`: the first statement claims the fence and returns the stock; later statements require the fence. Sound."""
+"""`fence`, a sound rung: the store accepts no statement of a client after a newer holder's first statement."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ return redis.call('GET', KEYS[1]) or '0'
 
 
 class Fence(FenceOnWriteOnly):
-    """Sound for a store that checks the fence: after fence 34 has read, fence 33 cannot write any more.
+    """Sound for a store that checks fences: after a client with fence 34 has read, a client with fence 33 cannot write.
 
-    `inventory.strategies.locked.CLAIM` does the same in SQL, in one statement that reads, decides and writes.
+    A fence is a number that grows with every grant of the lock. The first statement of a client stores its fence and
+    returns the stock. Later statements need a fence that is not older.
+
+    `inventory.strategies.locked.CLAIM` does this in SQL, in one statement that checks the fence and takes the stock.
 
     Source: article 002 (section 4.2), after Kleppmann.
     """

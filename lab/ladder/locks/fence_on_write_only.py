@@ -1,4 +1,4 @@
-"""`fence-on-write-only`: the store refuses a write with a fence older than the last one; a read needs no fence."""
+"""Flawed rung `fence-on-write-only`: the store refuses a write with an old fence, but a read needs no fence."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ return 1
 
 
 class FenceOnWriteOnly(Rung):
-    """Flawed: a valid fence on the write says nothing about the read before it.
+    """Flawed: the fence on the write can be valid although the value that was read before is out of date.
 
-    The schedule that breaks it: A has fence 33 and is paused beyond its lease before it reads. B has fence 34 and reads
-    10. A wakes, reads 10 too and writes 9; the store has seen no higher fence and accepts it. B writes 9. Each fence is
-    valid at its write, but A's update is lost.
+    A fence is a number that grows with every grant of the lock. The schedule that breaks it: client A has fence 33 and
+    is paused beyond its lease before it reads. B has fence 34 and reads 10. A wakes, reads 10 too and writes 9. The
+    store has seen no higher fence and accepts it. B writes 9. Each fence is valid at its write, but A's update is lost.
 
-    Fixed by a first statement that claims the fence: `fence`. Source: article 002 (section 4.2), after Kleppmann.
+    Fixed by a first statement that shows the fence and reads: `fence`. Source: article 002 (section 4.2), after
+    Kleppmann.
 
     Args:
         client: a client of the store.
-        stock: key of the stock, a whole number.
+        stock: key of the stock, which holds a whole number.
     """
 
     slug = "fence-on-write-only"
@@ -49,9 +50,9 @@ class FenceOnWriteOnly(Rung):
         self.keys = (stock, f"{stock}:fence")
 
     def read(self, fence: int) -> int | None:
-        """Return the stock; None: the fence is too old."""
+        """Return the stock. None if the fence is too old."""
         return int(self.client.get(self.keys[0]) or 0)
 
     def write(self, fence: int, value: int) -> bool:
-        """Set the stock. Return whether the fence allowed it."""
+        """Set the stock to `value`. Return whether the store accepted the fence."""
         return bool(self.client.eval(WRITE, 2, *self.keys, fence, value))

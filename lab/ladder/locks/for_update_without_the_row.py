@@ -1,4 +1,4 @@
-"""`for-update-without-the-row`: the row of the lock is locked, without checking that there is one."""
+"""Flawed lock `for-update-without-the-row`: it locks a row in Postgres without checking that the row exists."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ LOCK_ROW = "SELECT FROM lock_row WHERE name = $1 FOR UPDATE"
 
 
 class ForUpdateWithoutTheRow(Rung, RowLock):
-    """Flawed: a statement that finds no row locks none, and that is not an error.
+    """Flawed: a SELECT … FOR UPDATE that finds no row locks nothing, and Postgres reports no error.
 
-    With the row it is a lock. The row is missing on the day when a new product is sold. The schedule that breaks it:
-    there is no row with this name. A's statement finds nothing and returns at once, and so does B's. Both are in the
-    critical section. No statement waits for another, so nothing is slow, and nothing is in the log.
+    If the row exists, the lock works. The row is missing on the day when a new product is sold. The schedule that
+    breaks it: there is no row with this name. Client A's statement finds nothing and returns at once, and so does B's.
+    Both are in the critical section. No statement waits for another, so nothing is slow, and nothing is in the log.
 
-    Fixed by counting the rows, and raising an error that says what to do if there is none: `lock-table-for-update`.
-        Inserting the row
-    and trying again would work too. Source: article 002, section 3.2.1.
+    Fixed by counting the rows, and by an error that says what to do if there is none: `lock-table-for-update`. To
+    insert the row and try again would also work. Source: article 002, section 3.2.1.
     """
 
     slug = "for-update-without-the-row"

@@ -1,4 +1,4 @@
-"""`get-compare-del`: the key names its owner, and the owner checks it before it deletes the key."""
+"""Flawed lock `get-compare-del`: the key names its owner, and the owner checks it before it deletes the key."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class GetCompareDel(LockRung):
-    """Flawed: the check and the delete are two commands.
+    """Flawed: the release checks the owner in one command and deletes the key in another.
 
-    A late holder usually sees that the lock belongs to another client and leaves it alone. The schedule that breaks it:
-    A checks, and the lock is still A's. The TTL runs out, and B acquires the lock. A's DEL deletes B's key, and C
-    enters beside B.
+    A late holder usually sees that the lock belongs to another client, and does not delete it. The schedule that breaks
+    it: client A checks the key, which still names A. The TTL runs out, and B acquires the lock. A's DEL deletes B's
+    key, and C enters beside B.
 
     Fixed by a release that the server carries out only if nothing has changed since the check: `watch-release`. Source:
     articles 001 (way three), 002 (section 5.1) and 004.

@@ -1,4 +1,4 @@
-"""`get-then-set`: check whether the key exists, and set it if it does not."""
+"""Flawed lock `get-then-set`: it checks whether the key exists, and sets it if it does not."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from lab.ladder.locks.rung import ON_A_SERVER, LockRung
 
 
 class GetThenSet(LockRung):
-    """Flawed: the check and the write are two commands.
+    """Flawed: the check and the write are two commands, and another client can come between them.
 
-    The schedule that breaks it: A checks and finds no key. B checks, finds no key and sets it. A sets it too. Both hold
-    the lock.
+    The schedule that breaks it: client A checks and finds no key. B checks, finds no key and sets it. A sets it too.
+    Both hold the lock.
 
-    Fixed by one command that does both: `setnx`. Source: article 001, way one.
+    Fixed by one command that checks and sets: `setnx`. Source: article 001, way one.
     """
 
     slug = "get-then-set"

@@ -1,4 +1,4 @@
-"""`insert-without-owner-and-expiry`: INSERT acquires, DELETE releases, and the row has no owner or expiry."""
+"""Flawed lock `insert-without-owner-and-expiry`: INSERT acquires, DELETE releases. The row names no owner or expiry."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DELETE = "DELETE FROM lock_grant WHERE name = $1 RETURNING name"
 
 
 class InsertWithoutOwnerAndExpiry(Rung, Lock):
-    """Flawed: a row outlives the process that inserted it.
+    """Flawed: the inserted row stays in the table when the process that inserted it dies.
 
-    The unique key lets exactly one client win. It is `setnx` in SQL, and it fails in the same way. The schedule that
-    breaks it: A inserts the row and dies before it deletes it. No client can ever enter again. A restart of the program
-    or of the server does not help, and the row does not show among the server's locks.
+    The unique key lets exactly one client win. The lock is `setnx` in SQL, and it fails in the same way. The schedule
+    that breaks it: client A inserts the row and dies before it deletes it. No client can ever enter again. A restart of
+    the program or of the server does not help, and the row is not listed among the server's locks.
 
-    An operator who deletes rows that look old may delete the lock of a slow client, because the row does not say whose
-    it is.
+    The row does not say who inserted it. So an operator who deletes rows that look old may delete the lock of a slow
+    client.
 
     Fixed by an owner and an expiry in the row, which the next client checks: `lock-table-insert`. Source: article 002,
     section 3.2.

@@ -1,4 +1,4 @@
-"""`lost-wake-up`: a waiter sleeps until the release is published, and nothing else wakes it."""
+"""Flawed lock `lost-wake-up`: a waiter sleeps until a release is published, and it misses an earlier message."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ return redis.call('DEL', KEYS[1])
 
 
 class LostWakeUp(LockRung):
-    """Flawed: the refusal and the subscription are two commands, and a message between them is lost.
+    """Flawed: a refused waiter subscribes in a second command, and a message that is published in between is lost.
 
-    Waiters no longer poll a hundred times per second; the release tells them. The schedule that breaks it: A holds the
-    lock, and B is refused. A releases and publishes it. Only then does B subscribe. B waits forever for a message that
-    has been sent, although the lock is free.
+    A waiter does not poll a hundred times per second: the release publishes a message that wakes it. The schedule that
+    breaks it: client A holds the lock, and B is refused. A releases the lock and publishes the message. Only then does
+    B subscribe. B waits forever for a message that was already sent, although the lock is free.
 
-    There is a second schedule: A dies and publishes nothing. The TTL frees the lock, and no message tells B.
+    A second schedule also breaks it: A dies and publishes nothing. The TTL frees the lock, but no message wakes B.
 
-    Fixed by adding the waiter to a list in the step that refuses it, and by asking again when the TTL of the grant is
-    over: `woken`. Subscribing first and asking afterwards repairs the first schedule only. Source: article 002
-    (sections 4.1.3 and 4.1.4).
+    Fixed by a script that refuses the waiter and adds it to a list in one step, and by a new attempt when the TTL of
+    the holder is over: `woken`. To subscribe first and ask afterwards would repair the first schedule only. Source:
+    article 002 (sections 4.1.3 and 4.1.4).
     """
 
     slug = "lost-wake-up"
@@ -61,5 +61,5 @@ class LostWakeUp(LockRung):
             while (left := deadline - self._clock()) > 0:
                 if subscription.get_message():
                     return True
-                self._nap(left)  # The next look reads messages that have arrived here, and sends the server nothing.
+                self._nap(left)  # The next check reads messages that have arrived here. It sends the server nothing.
         return False

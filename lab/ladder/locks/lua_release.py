@@ -1,4 +1,4 @@
-"""`lua-release`: the server compares and deletes in one script."""
+"""Flawed lock `lua-release`: one script on the server compares the owner and deletes the key."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ class LuaRelease(LockRung):
     """Flawed: the release is right and takes one round trip, but the TTL can be shorter than the work.
 
     Most articles end here. The TTL is a guess about how long the work takes, and on the day of the sale the guess is
-    wrong. The schedule that breaks it: A acquires the lock, and its work takes longer than the TTL. B acquires the lock
-    too. Both are in the critical section. A could see this on its own clock, but nothing makes A check.
+    wrong. The schedule that breaks it: client A acquires the lock, and its work takes longer than the TTL. B acquires
+    the lock too. Both are in the critical section. A could notice the expiry on its own clock, but nothing makes A
+    check.
 
     Fixed by a watchdog that extends the lock: `renewal`. Source: articles 000, 002 (section 3.3), 003 and 004.
     """

@@ -1,4 +1,4 @@
-"""`merge-without-a-lock`: several sources add their part to one record, and each writes the whole record."""
+"""Flawed rung `merge-without-a-lock`: each client adds its part to one record by writing the whole record."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lab.ladder.locks.rung import Rung
 
 
 class MergeWithoutALock(Rung):
-    """Flawed: each source writes back an old copy of the other parts.
+    """Flawed: each source writes the whole record, and so overwrites the other parts with the copy that it has read.
 
-    The schedule that breaks it: the record of a machine contains d0. A reads it to add d1. B reads it to add d2 and
-    writes d0 + d2. A writes d0 + d1. No source has touched another's part, but d2 is lost.
+    The schedule that breaks it: the record of a machine contains d0. Source A reads it to add d1. B reads it to add d2
+    and writes d0 + d2. A writes d0 + d1. No source has changed another's part, but d2 is lost.
 
     This is the lost update of `no-lock`. A stock that is wrong by one is noticed; a missing part of a record is not.
 
-    Fixed by a lock that every source can reach, on a server: `setnx`. For the threads of one process, `thread-lock` is
+    Fixed by a lock on a server that every source can reach: `setnx`. For the threads of one process, `thread-lock` is
     enough. Source: article 001.
     """
 

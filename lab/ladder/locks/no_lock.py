@@ -1,4 +1,4 @@
-"""`no-lock`: read the counter, subtract in memory, write it back, with no lock at all."""
+"""Flawed rung `no-lock`: it reads the counter, subtracts in memory and writes the result, without any lock."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from locking.lock import Capabilities
 class NoLock(LockRung):
     """Flawed: every client may enter at any time.
 
-    The schedule that breaks it: A reads 10. B reads 10 and writes 9. A writes 9. Two customers were told that they have
-    bought, but only one unit is gone.
+    The schedule that breaks it: client A reads 10. B reads 10 and writes 9. A writes 9. Two customers were told that
+    they have bought, but only one unit is gone.
 
-    Fixed by a lock on the server that keeps the counter: `setnx`. The next rung, `thread-lock`, is not enough, because
-    A and B are processes. Source: articles 000 and 001.
+    Fixed by a lock on the server that keeps the counter: `setnx`. A `thread-lock` is not enough, because A and B are
+    processes. Source: articles 000 and 001.
     """
 
     slug = "no-lock"

@@ -1,4 +1,4 @@
-"""`owner-as-text`: the owner is a `str`, and the server replies with `bytes`."""
+"""Flawed lock `owner-as-text`: it compares the owner, a `str`, with the reply of the server, which is `bytes`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 class OwnerAsText(LockRung):
     """Flawed: in Python 3, `bytes` and `str` are never equal, and comparing them is not an error.
 
-    The code was right in Python 2, and it is right with `decode_responses=True`: whether it works depends on the code
-    that made the client. The schedule that breaks it: A acquires the lock and releases it. The release is refused. B
-    waits for the rest of the TTL although no client is in the critical section. In the source the lock has no TTL, so B
-    waits forever.
+    The code was right in Python 2, and it is right with `decode_responses=True`. So whether it works depends on the
+    code that created the client. The schedule that breaks it: client A acquires the lock and releases it. The release
+    is refused. B waits for the rest of the TTL although no client is in the critical section. In the source the lock
+    has no TTL, so B waits forever.
 
     Fixed by `.encode()`, as on `get-compare-del` and `watch-release`. Source: article 003.
     """

@@ -1,4 +1,4 @@
-"""`owner-is-ip-pid-thread-time`: the owner is built from everything that is known about the client."""
+"""Flawed lock `owner-is-ip-pid-thread-time`: the owner text is made of address, process, thread and time."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 
 
 class OwnerIsIpPidThreadTime(LockRung):
-    """Flawed: four values that repeat do not make a unique one.
+    """Flawed: the owner text is made of four values, and two clients can have all four in common.
 
     A Debian machine resolves its own name to 127.0.1.1. The first process of a container is number 1, and its thread is
     called MainThread. So only the clock tells owners apart, and it has two digits after the point: in Python 2, which
     the source uses, the text of a time has no more.
 
-    The schedule that breaks it: A, B and C ask in the same tick and share one owner text. A acquires the lock. A is
-    about to release when its TTL runs out, and B acquires the lock. A's release finds its own text and deletes B's key,
-    and C enters beside B.
+    The schedule that breaks it: clients A, B and C ask in the same tick and have the same owner text. A acquires the
+    lock. A is about to release when its TTL runs out, and B acquires the lock. A's release finds its own text and
+    deletes B's key, and C enters beside B.
 
     Fixed by random bits as the owner: `watch-release`. Source: article 001, way three.
     """

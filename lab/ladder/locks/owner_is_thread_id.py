@@ -1,4 +1,4 @@
-"""`owner-is-thread-id`: the owner is the id of the thread."""
+"""Flawed lock `owner-is-thread-id`: the owner is the id of the thread."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 class OwnerIsThreadId(LockRung):
     """Flawed: a thread id is unique only within its process.
 
-    The release compares and deletes in one step, but the value that it compares does not identify the owner. The
-    schedule that breaks it: A is about to release. Its TTL runs out, and B acquires the lock from another process, in a
+    The release compares and deletes in one step, but the id that it compares does not identify the owner. The schedule
+    that breaks it: client A is about to release. Its TTL runs out, and B acquires the lock from another process, in a
     thread with the same id. A's release finds its own id and deletes B's key, and C enters beside B. This is not rare:
-    workers that are forked from one parent all have its id in their main thread.
+    the main threads of workers that are forked from one parent all have the same id.
 
-    Fixed by random bits as the owner: `lua-release`. Other facts about a client, as on the next rung, do not make an
-    owner either. Source: article 002, section 5.
+    Fixed by random bits as the owner: `lua-release`. Other facts about a client do not identify it either: see
+    `owner-is-ip-pid-thread-time`. Source: article 002, section 5.
     """
 
     slug = "owner-is-thread-id"

@@ -1,4 +1,4 @@
-"""`process-lock`: a semaphore of the operating system, shared by the processes of one program."""
+"""Flawed lock `process-lock`: a semaphore of the operating system that the processes of one program share."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _mutexes: dict[str, Any] = {}
 class ProcessLock(LockRung):
     """Flawed: only processes that inherited the semaphore from the same parent share it.
 
-    It belongs to the process that first uses its name, and to the workers that this process forks afterwards. The
-    schedule that breaks it: the same program runs on two machines, or twice on one. A holds the lock of the first
-    program. C asks for the lock of the second program and gets it.
+    The process that first uses a name creates the semaphore. Only workers that it forks afterwards share it. The
+    schedule that breaks it: the same program runs on two machines, or twice on one. Client A holds the lock of the
+    first program. C asks for the lock of the second program and gets it.
 
     A worker that dies while it holds the lock never releases it.
 
-    Fixed by a lock on a server that all machines ask. The first attempt is `get-then-set`. Source: article 001.
+    Fixed by a lock on a server that all machines use. The first attempt is `get-then-set`. Source: article 001.
     """
 
     slug = "process-lock"
@@ -35,7 +35,7 @@ class ProcessLock(LockRung):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # Create it here and not at the first acquire: a worker that is forked in between must inherit it.
+        # Create the semaphore here, not at the first acquire: a worker that is forked in between must inherit it.
         self._mutex = _mutexes.setdefault(self.name, multiprocessing.get_context("fork").Lock())
 
     def take(self, owner: str) -> bool:

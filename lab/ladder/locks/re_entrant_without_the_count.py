@@ -1,4 +1,4 @@
-"""`re-entrant-without-the-count`: the holder may enter again, but the entries are not counted."""
+"""Flawed lock `re-entrant-without-the-count`: the holder may enter again, but its entries are not counted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 
 
 class ReEntrantWithoutTheCount(LockRung):
-    """Flawed: two entries share one key, and the first release deletes it.
+    """Flawed: two entries of one holder share one key, and the first release deletes it.
 
-    The owner is the thread, with random bits that distinguish it from threads of other processes. So the next call of
-    the same thread finds itself as the owner. The schedule that breaks it: A acquires the lock and calls a function
-    that acquires it too and releases it at the end. A is still in its outer block, and B enters. A's lease shows no
-    problem. A's own release finds nothing to delete, and the code does not read that.
+    The owner is the thread, with random bits that distinguish it from threads of other processes. So the next call in
+    the same thread finds itself as the owner. The schedule that breaks it: client A acquires the lock and calls a
+    function that acquires and releases it too. A is still in its outer block, and B enters. A's lease still looks
+    valid. A's own release finds nothing to delete, and the code ignores that reply.
 
     Fixed by a count, so that only the outermost release frees the lock: `re-entrant`. Source: article 002 (sections
     4.1.5 and 6.1).

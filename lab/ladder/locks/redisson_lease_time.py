@@ -1,4 +1,4 @@
-"""`redisson-lease-time`: Redisson's lock, taken with a lease time, which turns its watchdog off."""
+"""Flawed lock `redisson-lease-time`: Redisson's lock with a lease time, which turns the watchdog off."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from locking.lease import Lease
 
 
 class RedissonLeaseTime(RedissonWatchdog):
-    """Flawed: the lease time looks like a safeguard against dead holders, and it is a limit for living ones.
+    """Flawed: the lease time looks like a safeguard against dead holders, but it also ends the lock of living ones.
 
-    `lock()` starts the watchdog. `lock(30, SECONDS)` does not: the caller has said when the lock ends. The schedule
-    that breaks it: A acquires the lock with a lease time, and its work takes longer. B asks again when the lease time
-    is over, and acquires the lock. Both are in the critical section.
+    `lock()` starts the watchdog. `lock(30, SECONDS)` does not, because the caller has said when the lock ends. The
+    schedule that breaks it: client A acquires the lock with a lease time, and its work takes longer. B asks again when
+    the lease time is over, and acquires the lock. Both are in the critical section.
 
-    Fixed by leaving the lease time out: `redisson-watchdog`. Source: article 002, whose example (section 3.6.4) gives a
-    lease time, and whose explanation (section 4.1.2) is of the watchdog that this example does not start.
+    Fixed by calling `lock()` without a lease time: `redisson-watchdog`. Source: article 002. Its example (section
+    3.6.4) gives a lease time. Its explanation (section 4.1.2) is about the watchdog, which this example does not start.
     """
 
     slug = "redisson-lease-time"
@@ -31,4 +31,4 @@ class RedissonLeaseTime(RedissonWatchdog):
     capabilities = replace(RedissonWatchdog.capabilities, renews=False)
 
     def _grant(self, owner: str, started: float) -> Lease:
-        return LockRung._grant(self, owner, started)  # Not `RenewedRung._grant`, which starts the watchdog.
+        return LockRung._grant(self, owner, started)  # Do not call `RenewedRung._grant`: it starts the watchdog.

@@ -1,4 +1,4 @@
-"""`redisson-watchdog`: a hash with owner and count, a published release, a retry at the TTL, and a watchdog. Sound."""
+"""`redisson-watchdog`, a sound lock: Redisson's way of counting entries, waking waiters and renewing."""
 
 from __future__ import annotations
 
@@ -44,11 +44,14 @@ return 0
 
 
 class RedissonWatchdog(RenewedRung):
-    """Sound, as long as its server keeps its data and the watchdog runs. Unfair: all waiters wake, and one is first.
+    """Sound, as long as its server keeps its data and the watchdog runs. Unfair: a release wakes all waiters at once.
 
-    A waiter subscribes and then asks again, because a release before the subscription was published to nobody. It asks
-    again when a release is published, and when the TTL of the present grant is over, because a dead holder publishes
-    nothing. Unlike on `lost-wake-up`, no message is needed to go on.
+    The lock is a hash with the owner and a count. A release publishes a message, and a waiter also asks again when the
+    TTL of the present grant is over.
+
+    A waiter first subscribes and then asks once more: a release before its subscription could not wake it. A holder
+    that dies publishes nothing, so the waiter also asks at the end of the TTL. So no waiter depends on a message, as it
+    does on `lost-wake-up`.
 
     Source: article 002 (sections 4.1.1 to 4.1.5), which describes Redisson's `lock()` without a lease time.
     """
@@ -61,7 +64,7 @@ class RedissonWatchdog(RenewedRung):
         self._grants = count(1)
 
     def owner(self) -> str:
-        """Return the name of this thread. The ids of threads are not enough: Python gives them out again."""
+        """Return a random name of this thread. A thread id is not enough: Python reuses the ids of ended threads."""
         if not hasattr(self._thread, "name"):
             self._thread.name = secrets.token_hex(16)
         return f"{self._thread.name}-{os.getpid()}"
@@ -81,7 +84,11 @@ class RedissonWatchdog(RenewedRung):
         return answer
 
     def _ask(self, owner: str) -> Lease | float:
-        """Ask once. Return the lease, or the seconds for which another client holds the lock unless it renews it."""
+        """Try once to acquire the lock.
+
+        Returns:
+            The lease, or the seconds until the grant of another client expires if it is not renewed.
+        """
         started = self._clock()
         with self._errors_as_unavailable():
             left = self.client.eval(TAKE, 1, self.key, owner, self.milliseconds)
@@ -89,9 +96,9 @@ class RedissonWatchdog(RenewedRung):
         return self._grant(f"{owner} {next(self._grants)}", started) if left is None else left / 1000
 
     def _wait(self, subscription: Any, until: float) -> None:
-        """Sleep until a release is published, or until this time."""
+        """Sleep until a release is published, or until the time `until` on the lock's clock."""
         while (left := until - self._clock()) > 0 and not subscription.get_message():
-            self._nap(left)  # The next look reads messages that have arrived here, and sends the server nothing.
+            self._nap(left)  # The next check reads messages that have arrived here. It sends the server nothing.
 
     def take(self, owner: str) -> bool:
         return self.client.eval(TAKE, 1, self.key, owner, self.milliseconds) is None

@@ -1,4 +1,4 @@
-"""`redlock-clock-jump`: the system time jumps on one node, and every grant there expires at once."""
+"""Flawed rung `redlock-clock-jump`: the system time of one node jumps ahead, and its grants expire at once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ class RedlockClockJump(FaultRung):
     """Flawed: the nodes measure a TTL by the system time, which an operator or a time service may change.
 
     The drift allowance covers clocks that run a little fast or slow, not clocks that jump. The schedule that breaks it:
-    two of five nodes cannot be reached, and the other three grant A the lock. On one of the three the clock is set
-    forward by more than the TTL, and the two nodes come back. A's grant has expired there, and three nodes grant B the
+    two of five nodes cannot be reached, and the other three grant client A the lock. On one of the three, the clock is
+    set forward by more than the TTL, and A's grant there expires. The two nodes come back. Now three nodes grant B the
     lock.
 
-    Nothing at the nodes repairs this, and Redlock has no fence of its own: its nodes share no counter. Clocks that are
-    slewed and never stepped make it rarer.
+    No setting of the nodes repairs this, and Redlock has no fence: its nodes share no counter. It happens less often if
+    clocks are slewed and never stepped.
 
-    Fixed at the store, by the number of a lock that has one (ZooKeeper, etcd, one Redis): `fence`. The clock of that
-    one Redis may jump too, and then two clients hold its lock; but the second has the greater fence. The guard in SQL
-    holds as well. Source: article 002, section 4.2.4.
+    Fixed at the store, by the fence of a lock that has one (ZooKeeper, etcd, one Redis): `fence`. The clock of that one
+    Redis may jump too, and then two clients hold its lock; but the second has the greater fence. The guard in SQL also
+    protects the stock. Source: article 002, section 4.2.4.
     """
 
     slug = "redlock-clock-jump"

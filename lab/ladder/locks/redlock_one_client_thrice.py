@@ -1,4 +1,4 @@
-"""`redlock-one-client-thrice`: a Redlock whose three servers are one server, three times."""
+"""Flawed lock `redlock-one-client-thrice`: a Redlock whose three servers are one server, three times."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ return 1
 class RedlockOneClientThrice(LockRung):
     """Flawed: the majority is three votes of one server, so the loss of that server is the loss of all votes.
 
-    The lock on each server is re-entrant, as in Redisson: a hash with the owner and a count. That is why nothing looks
+    The lock on the server is re-entrant, as in Redisson: a hash with the owner and a count. That is why nothing looks
     wrong. The first vote grants the lock, the other two raise the count, and the client has three votes of three. The
-    schedule that breaks it: the server grants A the lock and is lost before it replicates that. Its replica is
-    promoted and grants B the lock, three times. Both are in the critical section.
+    schedule that breaks it: the server grants client A the lock and is lost before it replicates the grant. Its replica
+    is promoted and grants B the lock, three times. Both are in the critical section.
 
-    It is `one-primary-with-replicas` with three times the round trips. A lock on each server that is not re-entrant
-    would show the mistake at once: it would get one vote of three, and nobody would ever enter.
+    It is `one-primary-with-replicas` with three times the round trips. If the lock on the server were not re-entrant,
+    the mistake would show at once: a client would get one vote of three, and nobody would ever enter.
 
     Fixed by servers that are independent: `redlock`. Source: article 002 (section 4.2.1), whose listing says that one
     client stands for three to keep it short.

@@ -1,4 +1,4 @@
-"""`redlock-replicated-nodes`: each node of the quorum has a replica, which takes over without the latest grants."""
+"""Flawed rung `redlock-replicated-nodes`: each node has a replica, which takes over without the latest grants."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from locking import Redlock
 
 
 class RedlockReplicatedNodes(FaultRung):
-    """Flawed: a replica makes a node available again, but a missing node is safer than a forgetful one.
+    """Flawed: the replica makes a lost node available again, but without its grants. A missing node would be safer.
 
-    Redlock needs nodes that remember more than it needs nodes that answer. The schedule that breaks it: two of five
-    nodes cannot be reached, and the other three grant A the lock. One of the three is lost before its replica has the
-    grant, and the replica takes its place. The two nodes come back. B asks. These three nodes know no lock, and three
-    are a majority. Without the replica, B would have two votes and A would keep its lock.
+    The schedule that breaks it: two of five nodes cannot be reached, and the other three grant client A the lock. One
+    of the three is lost before its replica has received the grant, and the replica takes its place. The two nodes come
+    back, and B asks for the lock. Three nodes now know of no grant, and three are a majority. Without the replica, B
+    would have two votes and A would keep its lock.
 
     Fixed by independent nodes without replicas: `redlock`. Source: article 002, section 4.2.3.
     """

@@ -1,4 +1,4 @@
-"""`renewal-and-a-pause`: the watchdog lives in the holder's process and stops when that process is paused."""
+"""Flawed rung `renewal-and-a-pause`: a pause stops the holder's process and its watchdog, and the lock expires."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from locking import RedisLock
 
 
 class RenewalAndAPause(FaultRung):
-    """Flawed: a lock expires by itself, and nothing makes its holder check before it writes.
+    """Flawed: a lock expires by itself, and nothing makes its holder check this before it writes.
 
-    The lock is the sound `RedisLock`. It is right to let B in: a holder that is silent for a whole TTL may
-    be dead. The schedule that breaks it: A acquires the lock and reads the stock. Its process is paused for longer than
-    the TTL (garbage collection, SIGSTOP, a virtual machine that is moved), and its watchdog with it. B acquires the
-    lock, reads the same stock and writes. A wakes and overwrites that.
+    The lock is the sound `RedisLock`. It is right to let B in, because a holder that is silent for a whole TTL may be
+    dead. The schedule that breaks it: client A acquires the lock and reads the stock. Its process and its watchdog are
+    paused for longer than the TTL (garbage collection, SIGSTOP, a virtual machine that is moved). B acquires the lock,
+    reads the same stock and writes. A wakes and overwrites what B has written.
 
-    A longer TTL makes this rarer. A check of the lease before the write makes the gap smaller: the pause may come after
-    the check. No lock can close the gap, because the store that is written to does not ask the lock.
+    A longer TTL makes this rarer. A check of the lease before the write makes the gap smaller, but the pause may come
+    after the check. No lock can close the gap, because the store does not ask the lock whether a write is allowed.
 
-    Fixed by a store that refuses a client which another has overtaken: `fence`. Source: articles 000 and 002 (sections
-    4.1.2 and 4.2).
+    Fixed by a store that refuses the writes of an earlier holder: `fence`. Source: articles 000 and 002 (sections 4.1.2
+    and 4.2).
     """
 
     slug = "renewal-and-a-pause"

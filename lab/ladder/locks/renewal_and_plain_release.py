@@ -1,4 +1,4 @@
-"""`renewal-and-plain-release`: the watchdog is right, and the release checks and deletes in two commands."""
+"""Flawed lock `renewal-and-plain-release`: the renewal is right, but the release checks and deletes in two commands."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ return 0
 
 
 class RenewalAndPlainRelease(RenewedRung):
-    """Flawed: renewal keeps the lock during the work, and the gap of `get-compare-del` comes after the work.
+    """Flawed: the watchdog extends the lock only during the work. The release has the same gap as `get-compare-del`.
 
-    The watchdog extends the lock until the release begins. The schedule that breaks it: A has worked and checks that
-    the lock is still its own. Then A is delayed for longer than the TTL. The key expires, and B acquires the lock. A's
-    DEL deletes B's key, and C enters beside B.
+    The schedule that breaks it: client A has done its work, the watchdog has stopped, and A checks that the lock is
+    still its own. Then A is delayed for longer than the TTL. The key expires, and B acquires the lock. A's DEL deletes
+    B's key, and C enters beside B.
 
-    A watchdog that goes on until the DEL is answered helps against a slow network, but not against a pause of the
-    process, which stops the watchdog too.
+    A watchdog that continues until the DEL is answered helps against a slow network. It does not help against a pause
+    of the process, which also stops the watchdog.
 
     Fixed by a script that compares and deletes: `renewal`. Source: article 002 (section 5.1), which offers renewal as
     the cure of this race.

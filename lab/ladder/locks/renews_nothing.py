@@ -1,4 +1,4 @@
-"""`renews-nothing`: the watchdog acquires the lock again, which the server refuses because the key exists."""
+"""Flawed lock `renews-nothing`: to renew, the watchdog acquires again. The server refuses because the key exists."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, RenewedRung
 
 
 class RenewsNothing(RenewedRung):
-    """Flawed: the watchdog acquires instead of extending, and does not read the reply.
+    """Flawed: the watchdog acquires the lock again instead of extending it, and ignores the reply.
 
-    The watchdog runs, sees that its client holds the lock, and reports a renewal. The schedule that breaks it: A
+    The watchdog runs, sees that its client holds the lock, and reports a renewal. The schedule that breaks it: client A
     acquires the lock and works. The watchdog's SET NX is refused each time, because the key exists. The TTL runs out,
-    and B acquires the lock. Both are in the critical section, and A's lease shows no problem.
+    and B acquires the lock. Both are in the critical section, and A's lease still looks valid.
 
-    Fixed by a script that compares and extends: `renewal`. Source: article 000, whose published listing does this once
-    its first mistake is repaired. As printed, it is `watchdog-compares-a-constant`.
+    Fixed by a script that compares and extends: `renewal`. Source: article 000. Its listing does this once a first
+    mistake is repaired; for that mistake see `watchdog-compares-a-constant`.
     """
 
     slug = "renews-nothing"

@@ -1,7 +1,7 @@
-"""Shared by the lock rungs: their claims, waiters that poll, and the counter that they protect.
+"""Base classes of the lock rungs: the claim of a rung, waiters that poll, and the counter that the lock protects.
 
-A rung implements two methods: `take` acquires the lock and `free` releases it. The difference between these methods of
-two neighbouring rungs is the lesson.
+A rung is one step of the ladder: a lock with a claim, flawed or sound. A lock rung implements two methods: `take`
+acquires the lock and `free` releases it. The lesson is how these two methods differ between two neighbouring rungs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 POLL = 0.01
-"""Seconds that a waiter sleeps before it asks again."""
+"""Seconds for which a waiter sleeps between two attempts to take the lock."""
 
 ON_A_SERVER = Capabilities(across_processes=True, across_machines=True, survives_holder_crash=True)
 WITH_A_TTL = Capabilities(across_processes=True, across_machines=True, survives_holder_crash=True, expires=True)
@@ -41,27 +41,28 @@ return 0
 
 
 class Rung:
-    """A claim about a piece of code, which schedules can check.
+    """A claim about a piece of code. Schedules of clients' steps and faults can check the claim.
 
     Attributes:
         slug: name in addresses and file names.
         title: name for readers.
-        flaw: what is wrong with it, in one sentence; None: it is sound.
-        breaks: the invariant that its witness breaks; None: it is sound.
-        broken_by: the fault that its witness needs; None: the steps of its clients are enough.
-        clients: number of clients that its witness needs.
-        preemptions: highest number of preemptions that its witness needs. A preemption stops a client that could go on.
-        survives: the faults that do not break it, each on its own:
+        flaw: what is wrong with the code, in one sentence. None for a sound rung.
+        breaks: the invariant that the witness breaks; None for a sound rung. A witness is a schedule that shows the
+            flaw.
+        broken_by: the fault that the witness needs. None if the order of the clients' steps is enough.
+        clients: number of clients that the witness needs.
+        preemptions: maximum number of preemptions in the witness. A preemption stops a client that could go on.
+        survives: the faults that do not break the rung if only one of them happens:
             `late release`: the TTL runs out after the work and before the release.
-            `tick`: the holder's watchdog renews, and the clients go on while its command is on the way.
-            `expiry`: the TTL runs out while the holder works; a lock with a watchdog is renewed.
+            `tick`: the watchdog begins to renew, and the clients go on before its command reaches the server.
+            `expiry`: the TTL runs out while the holder works. A lock with a watchdog is renewed in time.
             `pause`: a holder and its watchdog stand still for longer than the TTL.
             `crash`: the holder's process dies, before or after any of its commands.
-            `restart`: one server restarts with what it has on disk.
+            `restart`: one server restarts with the data that it has on disk.
             `failover`: one server is lost, and its replica takes its place.
             `clock jump`: the system time of one server jumps ahead by more than the TTL.
-        fixed_by: slug of the rung that survives the witness of this one.
-        source: the article numbers or other source.
+        fixed_by: slug of the rung that survives the witness of this rung.
+        source: numbers of the articles in which the code is found, or another source.
     """
 
     slug: ClassVar[str]
@@ -77,7 +78,7 @@ class Rung:
 
 
 class FaultRung(Rung):
-    """A claim about a fault, `broken_by`, that a sound lock does not survive.
+    """A claim that a sound lock breaks when one fault happens, which `broken_by` names.
 
     Attributes:
         lock: the lock, which is sound and may be used in production.
@@ -87,15 +88,15 @@ class FaultRung(Rung):
 
 
 class LockRung(Rung, Lock):
-    """A lock whose waiters poll. Its `capabilities` are what its users expect, not what it achieves.
+    """Base class of flawed locks whose waiters poll. `capabilities` says what users expect of the lock, true or not.
 
     Args:
-        client: a client that returns bytes (redis-py's default). The counter is on the same server.
+        client: a client that returns bytes, as redis-py's does by default. The counter is on the same server.
         name: name of the lock.
-        ttl: seconds after which a grant expires, on rungs whose lock expires.
-        on_lost: called once with the lease when the holder notices that it has expired.
-        sleep: sleeps for a number of seconds.
-        clock: returns monotonic seconds.
+        ttl: seconds after which a grant expires, if the lock of this rung expires at all.
+        on_lost: called once, with the lease, when the holder notices that its lease has expired.
+        sleep: function that sleeps for a number of seconds.
+        clock: function that returns monotonic seconds.
     """
 
     def __init__(
@@ -115,12 +116,12 @@ class LockRung(Rung, Lock):
 
     @property
     def milliseconds(self) -> int:
-        """The TTL in milliseconds, as the server counts it."""
+        """The TTL in milliseconds, the unit that the server uses."""
         return milliseconds(self.ttl)
 
     @abstractmethod
     def take(self, owner: str) -> bool:
-        """Ask once for the lock. Return whether it was granted."""
+        """Try once to acquire the lock. Return whether it was granted."""
 
     @abstractmethod
     def free(self, owner: str) -> bool:
@@ -134,11 +135,11 @@ class LockRung(Rung, Lock):
         """Acquire the lock and sell one unit. Return whether the customer is told that they have bought.
 
         Args:
-            stock: key of the counter, a whole number.
-            timeout: longest time to wait for the lock, in seconds; None: no limit.
+            stock: key of the counter, which holds a whole number.
+            timeout: longest time to wait for the lock, in seconds. None for no limit.
 
         Raises:
-            LockTimeout: not granted in time; nothing was sold.
+            LockTimeout: the lock was not granted in time, and no unit was sold.
             LockUnavailable: the server of the lock did not answer.
         """
         with self.hold(timeout):
@@ -192,16 +193,16 @@ class LockRung(Rung, Lock):
 
 
 class RenewedRung(LockRung):
-    """A lock rung with a watchdog, which calls `prolong` for each lease whenever a third of its TTL is over."""
+    """A lock rung with a watchdog. The watchdog calls `prolong` for each lease after every third of the TTL."""
 
     capabilities = replace(WITH_A_TTL, renews=True)
 
     @abstractmethod
     def prolong(self, owner: str) -> bool:
-        """Extend the lock by its TTL. Return whether it was still the owner's."""
+        """Extend the lock by its TTL. Return whether the lock still belonged to the owner."""
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """See `Renewer.renew`. The client's own timeouts limit the time."""
+        """See `Renewer.renew`. The time limit is that of the client, not `seconds`."""
         return [self._answer(lease.token) for lease in leases]
 
     def _answer(self, owner: str) -> bool | None:
@@ -211,7 +212,7 @@ class RenewedRung(LockRung):
             return None
 
     def close(self) -> None:
-        """Do nothing: the watchdog uses the connections of the client."""
+        """Do nothing: the watchdog uses the client's connections, which stay open."""
 
     def _grant(self, owner: str, started: float) -> Lease:
         lease = super()._grant(owner, started)

@@ -1,4 +1,4 @@
-"""`set-nx-ex`: one command acquires the lock and sets its TTL. Every holder writes the same value."""
+"""Flawed lock `set-nx-ex`: one command acquires it and sets its TTL, but every holder writes the same value."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 class SetNxEx(LockRung):
     """Flawed: the key says that a client holds the lock, but not which one.
 
-    A crash at any moment leaves a lock that expires. The schedule that breaks it: A has finished and is about to send
-    DEL. Its TTL runs out, and B acquires the lock. A's DEL deletes B's key, and C enters beside B. When B finishes, its
-    DEL deletes C's key, and so on: after one late holder, no lock is safe.
+    A crash at any moment leaves a lock that expires. The schedule that breaks it: client A has finished and is about to
+    send DEL. Its TTL runs out, and B acquires the lock. A's DEL deletes B's key, and C enters beside B. When B
+    finishes, its DEL deletes C's key, and so on: after one late holder, no lock is safe.
 
     Fixed by a value that names the owner: `get-compare-del`. Source: articles 000, 001 and 004.
     """

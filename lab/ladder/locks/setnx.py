@@ -1,4 +1,4 @@
-"""`setnx`: one command checks and acquires, and its reply is read."""
+"""Flawed lock `setnx`: one command checks and acquires, and the client reads the reply."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from lab.ladder.locks.rung import ON_A_SERVER, LockRung
 class Setnx(LockRung):
     """Flawed: only the holder can release the lock, and the holder may be dead.
 
-    While every process lives, it is right: the server runs one command after another, so one of two requests is first.
-    The schedule that breaks it: A acquires the lock, and its process dies before the release. No client can ever enter
-    again. A restart of the program does not help; an operator must delete the key.
+    While every process lives, the lock is right: the server runs one command after another, so one of two requests is
+    first. The schedule that breaks it: client A acquires the lock, and its process dies before the release. No client
+    can ever enter again. A restart of the program does not help; an operator must delete the key.
 
-    Fixed by a TTL that the same command sets: `set-nx-ex`. On the next rung a second command sets it, and a crash
-    between the two prevents that. Source: articles 000, 001 (way two) and 003.
+    Fixed by a TTL that is set in the same command: `set-nx-ex`. On `setnx-then-expire` a second command sets the TTL,
+    and a crash between the two commands prevents that. Source: articles 000, 001 (way two) and 003.
     """
 
     slug = "setnx"

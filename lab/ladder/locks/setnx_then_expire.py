@@ -1,4 +1,4 @@
-"""`setnx-then-expire`: acquire the lock, then give it a TTL."""
+"""Flawed lock `setnx-then-expire`: one command acquires it, and a second one sets its TTL."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class SetnxThenExpire(LockRung):
-    """Flawed: acquiring the lock and limiting it are two commands.
+    """Flawed: a crash between the two commands leaves a lock that never expires.
 
-    The lock of a holder that dies at work expires. The schedule that breaks it: A's SETNX is done, and its process dies
-    before it sends PEXPIRE. The key has no TTL, as on `setnx`. This is rarer: too rare for a test to find, but common
-    enough to happen.
+    If a holder dies at work, its lock expires. The schedule that breaks it: client A's SETNX is done, and its process
+    dies before it sends PEXPIRE. The key has no TTL, as on `setnx`. Such a crash is too rare for a test to find, but
+    common enough to happen.
 
-    Fixed by one command for both: `set-nx-ex`. The rungs in between show what people try first. Source: articles 000,
-    002 (section 5.1), 003 and 004.
+    Fixed by one command that acquires and sets the TTL: `set-nx-ex`. The rungs in between show what people try first.
+    Source: articles 000, 002 (section 5.1), 003 and 004.
     """
 
     slug = "setnx-then-expire"

@@ -1,4 +1,4 @@
-"""`setnx-watch-release`: the key names its owner and is released with care, but it has no TTL."""
+"""Flawed lock `setnx-watch-release`: the key names its owner and is deleted with WATCH, but it has no TTL."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from lab.ladder.locks.rung import ON_A_SERVER, LockRung
 
 
 class SetnxWatchRelease(LockRung):
-    """Flawed: nobody but the owner can release the lock, and the owner may be dead.
+    """Flawed: only the owner can release the lock, and the owner may be dead.
 
-    The release is that of `watch-release`: the server deletes the key only if it is still the client's own. It guards
-    against a key that has expired under its holder, but this key never expires. The schedule that breaks it: A acquires
-    the lock, and its process dies before the release. No client can ever enter again, and none may delete the key,
-    because none is the owner.
+    The release is the one of `watch-release`: the server deletes the key only if it still belongs to the client. This
+    protects a key that expires and then belongs to another client, but here no key ever expires. The schedule that
+    breaks it: client A acquires the lock, and its process dies before the release. No client can ever enter again, and
+    no other client may delete the key, because none is the owner.
 
-    Fixed by a TTL that the same command sets: `watch-release`. Source: article 003, the first two listings. They also
-    compare bytes with text, which is the rung `owner-as-text`.
+    Fixed by a TTL that is set in the same command: `watch-release`. Source: article 003, the first two listings. They
+    also compare bytes with text: see `owner-as-text`.
     """
 
     slug = "setnx-watch-release"

@@ -1,4 +1,4 @@
-"""`thread-lock`: a lock of the language, one object per name in the memory of the process."""
+"""Flawed lock `thread-lock`: a lock of Python's `threading`, one object per name in the memory of the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ThreadLock(LockRung):
     """Flawed: another process has its own memory, and therefore another lock.
 
     Between the threads of one process it is right. The schedule that breaks it: the web server runs two worker
-    processes. A holds the lock of its process. B asks for the lock of the other process and gets it.
+    processes. Client A holds the lock of its process. B asks for the lock of the other process and gets it.
 
     An RLock lets the thread that holds it enter again. So it cannot tell two asyncio tasks on one thread apart, and
     only the thread that acquired it can release it.

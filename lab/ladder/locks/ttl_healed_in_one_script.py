@@ -1,4 +1,4 @@
-"""`ttl-healed-in-one-script`: a waiter that finds a lock without a TTL gives it one."""
+"""Flawed lock `ttl-healed-in-one-script`: a waiter that finds a lock without a TTL sets one, in one script."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ return 0
 
 
 class TtlHealedInOneScript(LockRung):
-    """Flawed: it heals, but the key does not say whose lock it is.
+    """Flawed: a lock without a TTL gets one, but the key does not say which client holds the lock.
 
-    A lock whose holder died between SETNX and PEXPIRE is free one TTL after the first waiter came: the server compares
-    PTTL with -1 and sets the TTL in one step. The schedule that breaks it: A's SETNX arrives, and A is slow. B is
-    refused and sets the missing TTL. The TTL runs out, and B acquires the lock. A's late PEXPIRE extends B's key, and A
-    enters too.
+    The server compares PTTL with -1 and sets the TTL in one step. So the lock of a holder that died between SETNX and
+    PEXPIRE is free one TTL after the first waiter came. The schedule that breaks it: client A's SETNX arrives, and A is
+    slow. B is refused and sets the missing TTL. The TTL runs out, and B acquires the lock. A's late PEXPIRE extends B's
+    key, and A enters too.
 
     A late DEL does the same harm: it deletes B's key, and C enters beside B.
 
-    Fixed by an owner in the key, and by one command that acquires and limits: `get-compare-del`. Source: article 003,
-    corrected.
+    Fixed by a key that names its owner, and by one command that acquires and sets the TTL: `get-compare-del`. Source:
+    article 003, corrected.
     """
 
     slug = "ttl-healed-in-one-script"

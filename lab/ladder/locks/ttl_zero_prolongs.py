@@ -1,4 +1,4 @@
-"""`ttl-zero-prolongs`: a waiter heals a lock without a TTL, and takes a TTL of 0 for none."""
+"""Flawed lock `ttl-zero-prolongs`: a waiter that reads a TTL of 0 takes it for no TTL, and extends the lock."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class TtlZeroProlongs(LockRung):
-    """Flawed: 0 does not mean that there is no TTL. It means that less than half a second is left.
+    """Flawed: a TTL of 0 does not mean that there is none. It means that less than half a second is left.
 
-    The test of `ttl-healed-by-waiters` is repaired for -1, which is the reply for a key without a TTL, so a lock whose
-    holder died between SETNX and PEXPIRE gets one. The schedule that breaks it: A dies with the lock. B polls. In the
-    last half second the server replies 0, and B extends the lock of the dead holder by a whole TTL. This repeats each
-    time that the lock is about to expire, so B itself keeps B out.
+    The reply for a key without a TTL is -1, and this rung also sets a TTL in that case. So a lock whose holder died
+    between SETNX and PEXPIRE gets one. The schedule that breaks it: client A dies with the lock. B polls. In the last
+    half second the server replies 0, and B extends the lock of the dead holder by a whole TTL. This repeats each time
+    that the lock is about to expire, so B keeps itself out.
 
     Fixed by milliseconds, and by a test for -1 alone that the server makes: `ttl-healed-in-one-script`. Source: article
     003, whose listing tests `not ttl`.

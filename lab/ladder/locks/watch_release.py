@@ -1,4 +1,4 @@
-"""`watch-release`: the owner checks the key, and deletes it only if it has not changed since."""
+"""Flawed lock `watch-release`: the server deletes the key only if it has not changed since the owner's check."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 class WatchRelease(LockRung):
     """Flawed: the release is right, but the TTL can be shorter than the work.
 
-    WATCH makes the server refuse the transaction if the key has changed, by a client or by its TTL. The release then
-    checks again, so no client releases the lock of another. The schedule that breaks it: A acquires the lock, and its
-    work takes longer than the TTL. B acquires the lock too. Both are in the critical section.
+    WATCH makes the server refuse the transaction if a client has changed the key or its TTL has run out. The release
+    then checks again, so no client releases the lock of another. The schedule that breaks it: client A acquires the
+    lock, and its work takes longer than the TTL. B acquires the lock too. Both are in the critical section.
 
     Fixed by a watchdog that extends the lock: `renewal`. Source: article 003.
     """

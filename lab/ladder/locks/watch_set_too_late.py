@@ -1,4 +1,4 @@
-"""`watch-set-too-late`: the call that sets the watch replies that the node is gone, and the reply is not read."""
+"""Flawed lock `watch-set-too-late`: a waiter that sets a watch ignores the reply that the node is already gone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from locking.zookeeper.session import ZooKeeperSession
 
 
 class WatchSetTooLate(Rung, ZooKeeperLock):
-    """Flawed: reading the queue and watching the node before are two requests, and the node may go in between.
+    """Flawed: reading the queue and watching the node in front are two requests, and the node may go in between.
 
     `exists` sets a watch whether the node is there or not, and its reply says which. The watch on a deleted node waits
-    for its return, but a node of a queue never returns. The schedule that breaks it: A holds the lock, and B reads the
-    queue and sees A before it. A releases. B sets its watch and sleeps. The lock is free and B is first in the queue,
-    but nothing wakes B, and every other client waits behind B.
+    until the node comes back, but a node of a queue never does. The schedule that breaks it: client A holds the lock,
+    and B reads the queue and sees A in front. A releases. B sets its watch and sleeps. The lock is free and B is first
+    in the queue, but nothing wakes B, and every other client waits behind B.
 
     Fixed by reading the reply, and reading the queue again when the node is gone: `zookeeper`. Source: article 002,
     section 3.4, whose published listing does this.

@@ -1,4 +1,4 @@
-"""`watchdog-compares-a-constant`: the watchdog looks for its owner in a key that stores the TTL."""
+"""Flawed lock `watchdog-compares-a-constant`: the watchdog looks for its owner in a key that stores the TTL."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ return 0
 
 
 class WatchdogComparesAConstant(RenewedRung):
-    """Flawed: every holder stores the same number, so the watchdog never finds its owner and ends at its first look.
+    """Flawed: every holder stores the same number, so the watchdog never finds its owner and ends at its first check.
 
-    The script uses ARGV[2] where ARGV[1] is meant, as on `wrong-argument`. The watchdog does what it should: it renews
-    a lock that is its owner's, and no other. The schedule that breaks it: A acquires the lock and works. The watchdog
-    reads the TTL where it expects A's token, takes the lock for somebody else's and ends. The TTL runs out, and B
-    acquires the lock. Both are in the critical section.
+    The script uses ARGV[2] where ARGV[1] is meant, as on `wrong-argument`. The watchdog is right: it renews a lock only
+    if it belongs to its owner. The schedule that breaks it: client A acquires the lock and works. The watchdog reads
+    the TTL where it expects A's token. It concludes that the lock belongs to another client, and ends. The TTL runs
+    out, and B acquires the lock. Both are in the critical section.
 
-    With the owner stored, the watchdog goes on and still renews nothing: `renews-nothing`. Fixed by a script that
+    If the owner were stored, the watchdog would go on but still renew nothing: `renews-nothing`. Fixed by a script that
     compares and extends: `renewal`. Source: article 000, whose published listing does this.
     """
 

@@ -1,4 +1,4 @@
-"""`woken-means-mine`: a woken waiter takes the lock without reading the queue again."""
+"""Flawed lock `woken-means-mine`: a woken waiter takes the lock without reading the queue again."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from locking.zookeeper.session import ZooKeeperSession
 
 
 class WokenMeansMine(Rung, ZooKeeperLock):
-    """Flawed: the client before may have been a waiter too, and may have left without ever holding the lock.
+    """Flawed: a waiter is woken when the client in front of it leaves, even if that client never held the lock.
 
     The code is that of `ZooKeeperLock` with one difference: a waiter that is woken does not read the queue again. The
-    schedule that breaks it: A holds the lock, B waits behind A, and C waits behind B. B dies, and its node is deleted
-    with its session. C is woken and enters beside A. As long as no waiter dies or gives up, the code is right, so a
-    test with two clients passes.
+    schedule that breaks it: client A holds the lock, B waits behind A, and C waits behind B. B dies, and its node is
+    deleted with its session. C is woken and enters beside A. As long as no waiter dies or gives up, the code is right,
+    so a test with two clients passes.
 
-    Fixed by reading the queue again, and then watching the node that is now next in front: `zookeeper`. Source:
-    article 002, section 3.4, whose published listing does this.
+    Fixed by reading the queue again, and then watching the node that is now next in front: `zookeeper`. Source: article
+    002, section 3.4, whose published listing does this.
     """
 
     slug = "woken-means-mine"

@@ -1,4 +1,4 @@
-"""`wrong-argument`: the script receives the owner, but stores the TTL instead."""
+"""Flawed lock `wrong-argument`: the script receives the owner, but stores the TTL instead."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ return 0
 class WrongArgument(LockRung):
     """Flawed: the script uses ARGV[2] where ARGV[1] is meant, so it never stores the owner.
 
-    The lock excludes other clients, and it expires, so nothing looks wrong. The schedule that breaks it: A acquires the
-    lock and releases it. The value is not A's token, so the release is refused, and the code does not read that. B
-    waits for the rest of the TTL although no client is in the critical section. With a TTL of thirty seconds, the shop
-    sells two units per minute.
+    The lock excludes other clients, and it expires, so nothing looks wrong. The schedule that breaks it: client A
+    acquires the lock and releases it. The value is not A's token, so the release is refused, and the code ignores the
+    reply. B waits for the rest of the TTL although no client is in the critical section. With a TTL of thirty seconds,
+    the shop sells two units per minute.
 
     Fixed by arguments with names (`nx=True, px=…`): `lua-release`. Source: article 000, whose published listing does
     this.

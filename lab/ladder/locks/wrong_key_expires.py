@@ -1,4 +1,4 @@
-"""`wrong-key-expires`: the TTL is set on a different key."""
+"""Flawed lock `wrong-key-expires`: it sets the TTL on a different key."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class WrongKeyExpires(LockRung):
-    """Flawed: the key is written twice, and the second time it is a different key.
+    """Flawed: the name of the key is written twice in the code, and the second name is a different one.
 
-    PEXPIRE on a missing key is not an error. It replies 0, and the code does not read the reply. The schedule that
-    breaks it: A acquires the lock and dies, at any moment. The lock has no TTL, although A's own clock says that it has
+    PEXPIRE on a missing key is not an error. It replies 0, and the code ignores the reply. The schedule that breaks it:
+    client A acquires the lock and dies, at any moment. The lock has no TTL, although A's own clock says that it has
     one.
 
-    Fixed by naming the key once: `set-nx-ex`. Source: article 000, whose published listing does this.
+    Fixed by writing the key once: `set-nx-ex`. Source: article 000, whose published listing does this.
     """
 
     slug = "wrong-key-expires"

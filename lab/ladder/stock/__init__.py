@@ -1,8 +1,9 @@
-"""Track two: stock and orders in Postgres, and counters in Redis, in the order of the ladder.
+"""The stock track of the ladder: ways of selling stock in Postgres, some with counters in Redis.
 
-This folder has the flawed rungs, and `sync-standby-failover`, whose fix is a setting and no strategy. The other sound
-ones are the strategies in `inventory.strategies`: `redis-lock` is the lock around the transaction, `guarded-update` and
-`optimistic` leave the check to the database, and `lua` is the right script with a guard behind it.
+This folder has the flawed rungs, and `sync-standby-failover`, whose fix is a Postgres setting. The other sound rungs
+are the strategies in `inventory.strategies`. For example, `redis-lock` holds a lock around the transaction,
+`guarded-update` and `optimistic` let the database check the stock, and `lua` uses a script in Redis with a guard in
+SQL.
 """
 
 from lab.ladder.stock.async_standby_failover import AsyncStandbyFailover

@@ -1,4 +1,4 @@
-"""`async-standby-failover`: the order is committed on the primary, and the standby learns of it after the customer."""
+"""Flawed rung `async-standby-failover`: the customer is told about the order before the standby has received it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lab.ladder.stock.rung import StockRung, take
 
 
 class AsyncStandbyFailover(StockRung):
-    """Flawed: a standby that is promoted knows only the commits that had reached it by then.
+    """Flawed: a standby that is promoted knows only the commits that it had received by then.
 
     Check and subtraction are one statement, and the order is in the same transaction. On one server nothing breaks it.
-    The flaw is asynchronous replication, which is Postgres' default: COMMIT returns when the primary has the
-    transaction on its disk. The schedule that breaks it: A buys the last unit and is told so. The primary is lost
-    before the standby has received the commit. The standby is promoted, and on it the unit is still for sale. B buys
-    it too, and A has no order. The stock of the new primary is consistent: only the two customers can tell.
+    The flaw is asynchronous replication, the default of Postgres: COMMIT returns when the primary has the transaction
+    on its disk. The schedule that breaks it: client A buys the last unit and is told so. The primary is lost before the
+    standby has received the commit. The standby is promoted, and there the unit is still for sale. B buys it too, and A
+    has no order. The stock of the new primary is consistent: only the answers that A and B got show the mistake.
 
-    Fixed by a commit that waits until the standby has it too: `sync-standby-failover`. Source: article 002 (section
-    4.2), which tells this of a lock on Redis.
+    Fixed by a commit that also waits until the standby has the transaction: `sync-standby-failover`. Source: article
+    002 (section 4.2), which tells this of a lock on Redis.
     """
 
     slug = "async-standby-failover"

@@ -1,4 +1,4 @@
-"""`commit-after-return`: the function returns, and the line that commits comes after that."""
+"""Flawed rung `commit-after-return`: the function returns before it reaches the line that commits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lab.ladder.stock.rung import StockRung, locked, take
 
 @contextmanager
 def _request() -> Iterator[None]:
-    """End as a request does: its connection is closed if it is left in a transaction, and Postgres rolls that back."""
+    """End as a web request does: if the block leaves a transaction open, Postgres rolls it back."""
     try:
         yield
     finally:
@@ -22,17 +22,17 @@ def _request() -> Iterator[None]:
 
 
 class CommitAfterReturn(StockRung):
-    """Flawed: the commit is never reached, so nothing that the function has done is kept.
+    """Flawed: the function returns before it commits, so Postgres rolls back all that it has done.
 
-    Lock, check, subtraction and order are right and in order. The schedule that breaks it needs no second client: A
-    takes the last unit, writes the order, and is told that they have bought. The transaction is still open. It ends
-    with the request, and is rolled back. The unit is for sale again, and A has no order.
+    Lock, check, subtraction and order are right and in order. The schedule that breaks it needs no second client:
+    client A takes the last unit, writes the order, and is told that they have bought. The transaction is still open. At
+    the end of the request it is rolled back. The unit is for sale again, and A has no order.
 
-    Until then the row of the stock is locked. Where nothing ends the transaction with the request, the next buyer waits
-    for as long as the connection stays open.
+    Until then the row of the stock is locked. If the end of a request did not end the transaction, the next buyer would
+    wait for as long as the connection stays open.
 
-    Fixed by a block that commits when it is left, by `return` too: `redis-lock`. Source: article 002 (section 2), whose
-        first listing does this.
+    Fixed by a `with` block, which also commits when `return` leaves it: `redis-lock`. Source: article 002 (section 2),
+    whose first listing does this.
     """
 
     slug = "commit-after-return"

@@ -1,4 +1,4 @@
-"""`compute-and-overwrite`: read the stock, subtract in memory, write the result."""
+"""Flawed rung `compute-and-overwrite`: it reads the stock, subtracts in memory and writes the result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lab.models import RungStock
 
 
 class ComputeAndOverwrite(StockRung):
-    """Flawed: the second customer writes over what the first has written.
+    """Flawed: the second customer overwrites the stock that the first one has written.
 
-    The schedule that breaks it: A reads 10. B reads 10, writes 9 and commits. A writes 9. There are two orders, but the
-    stock is down by one. The transaction does not help: at READ COMMITTED both may read before either writes.
+    The schedule that breaks it: client A reads 10. B reads 10, writes 9 and commits. A writes 9. There are two orders,
+    but the stock is down by one. The transaction does not help: at READ COMMITTED both may read before either writes.
 
-    Fixed by letting the database subtract and check in one statement: `guarded-update`. The next rung does half of
-    that. Source: article 002 (section 1.1, case one).
+    Fixed by one statement in which the database checks and subtracts: `guarded-update`. The rung `subtract-in-sql` does
+    half of that. Source: article 002 (section 1.1, case one).
     """
 
     slug = "compute-and-overwrite"

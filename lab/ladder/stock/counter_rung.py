@@ -1,4 +1,4 @@
-"""Shared by the rungs in which Redis alone decides: a counter per sku, and an order without a check in Postgres."""
+"""Base class of the rungs in which a counter in Redis decides alone, and Postgres checks nothing."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lab.models import RungStock
 
 
 class CounterRung(StockRung):
-    """Take units from the counter in Redis, then subtract and save in Postgres without a guard.
+    """Take units from the counter in Redis, then subtract and save in Postgres without a check.
 
-    A rung implements `take`, which takes the units from the counter.
+    A subclass implements `take`, which takes the units from the counter.
     """
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
@@ -28,14 +28,17 @@ class CounterRung(StockRung):
 
     @abstractmethod
     def take(self, order: OrderRequest) -> None:
-        """Take every item of an order from its counter.
+        """Take every item of an order from its counter in Redis.
 
         Raises:
-            SoldOut: a counter does not cover its item.
+            SoldOut: a counter has fewer units than its item needs.
         """
 
     def write(self, order: OrderRequest, save: Save) -> None:
-        """Subtract and save in the open transaction. If that fails, give the units back, since nothing commits."""
+        """Subtract the items and save the order in the open transaction.
+
+        If that fails, put the units back into the counters: the transaction will not commit.
+        """
         try:
             for item in order.items:
                 subtract(item)
@@ -45,7 +48,7 @@ class CounterRung(StockRung):
             raise
 
     def give_back(self, order: OrderRequest) -> None:
-        """Put units back into their counters, because their order is not written."""
+        """Put the units of an order back into their counters, because the order was not written."""
         for item in order.items:
             self.redis.incrby(self.key(item.sku), item.quantity)
 

@@ -1,4 +1,4 @@
-"""`decr-and-look-at-the-sign`: decrement first, then check whether that was allowed."""
+"""Flawed rung `decr-and-look-at-the-sign`: it decrements the counter first, then checks whether that was allowed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from lab.ladder.stock.counter_rung import CounterRung
 
 
 class DecrAndLookAtTheSign(CounterRung):
-    """Flawed: a refusal costs the units that it refuses.
+    """Flawed: a refused order has already been subtracted from the counter, so its units can no longer be sold.
 
     No unit is sold twice: DECRBY is atomic, and only one customer sees the counter reach zero. The schedule that breaks
-    it: one unit is left. A wants two; the counter becomes -1, and A is refused. B wants one; the counter becomes -2,
-    and B is refused too, with the unit on hand. If every customer wants one unit, the flaw does not show.
+    it: one unit is left. Client A wants two; the counter becomes -1, and A is refused. B wants one; the counter becomes
+    -2, and B is refused too, with the unit on hand. If every customer wants one unit, the flaw does not show.
 
-    Giving the refused units back helps only in part: a customer between the decrement and the return is refused as
-    well.
+    Putting the refused units back helps only in part: a customer who comes between the decrement and that is still
+    refused.
 
     Fixed by a script that checks before it decrements: `redis-taken-then-the-process-dies`. Source: article 002
     (section 5), which recommends this.

@@ -1,4 +1,4 @@
-"""`duplicate-click`: stock and order in one guarded transaction, without asking whether the order exists already."""
+"""Flawed rung `duplicate-click`: each request becomes an order, even if the same request was already saved."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lab.ladder.stock.rung import StockRung, take
 
 
 class DuplicateClick(StockRung):
-    """Flawed: every unit is accounted for, but the customer has bought twice.
+    """Flawed: stock and orders agree, but one customer has bought twice.
 
-    The schedule that breaks it: A and B are the same request of one customer. The answer to A is lost, or the customer
-    clicks again, so B arrives and becomes a second order. The customer knows of one order and cancels it. The stock was
-    taken twice and comes back once: one unit stays with an unwanted order.
+    The schedule that breaks it: clients A and B send the same request of one customer. The answer to A is lost, or the
+    customer clicks again, so B arrives and becomes a second order. The customer knows of one order and cancels it. The
+    stock was taken twice and comes back once: one unit stays with an unwanted order.
 
-    Fixed by a unique idempotency key that is written with the order in the same transaction: `guarded-update`,
-    with the shop's own save. Source: common practice.
+    Fixed by a unique idempotency key that is written with the order in the same transaction: `guarded-update`, with the
+    shop's own save. Source: common practice.
     """
 
     slug = "duplicate-click"

@@ -1,4 +1,4 @@
-"""`exception-leaves-the-lock`: lock, work, unlock, without `finally`."""
+"""Flawed rung `exception-leaves-the-lock`: it locks, works and unlocks, without `finally`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lab.ladder.stock.rung import StockRung, stock_lock, take
 class ExceptionLeavesTheLock(StockRung):
     """Flawed: a refusal is an exception, and it skips the unlock.
 
-    The schedule that breaks it: A wants more units than there are and is refused. B may buy, but waits for the TTL of a
-    lock that no client uses any more. After the stock is sold out, every answer costs a TTL.
+    The schedule that breaks it: client A wants more units than there are and is refused. B may buy, but has to wait
+    until the TTL of A's lock is over, although A is gone. After the stock is sold out, every answer takes a TTL.
 
     The lock is freed in the end, because a lease that nothing refers to is not renewed. A lock without a TTL, or with a
     watchdog that keeps leases alive, would stay forever.

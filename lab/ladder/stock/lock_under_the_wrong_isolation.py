@@ -1,4 +1,4 @@
-"""`lock-under-the-wrong-isolation`: lock, count, commit, unlock, in a snapshot that is older than the lock."""
+"""Flawed rung `lock-under-the-wrong-isolation`: it counts orders in a snapshot that is older than its lock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class LockUnderTheWrongIsolation(StockRung):
 
     The stock is not stored but counted: units received minus the units of all orders. At REPEATABLE READ the first
     statement takes the snapshot, and here that statement reads the stock before the lock. The schedule that breaks it:
-    A reads. B buys the last unit, commits and unlocks. A gets the lock, does not see B's order and inserts its own. Two
-    inserts do not conflict, so the database reports nothing.
+    client A reads. B buys the last unit, commits and unlocks. A gets the lock, does not see B's order and inserts its
+    own. Two inserts do not conflict, so the database reports nothing.
 
     Fixed by a lock that is granted before the transaction begins, at READ COMMITTED: `redis-lock`. Source: pretix,
     which counts its quotas and tests this.

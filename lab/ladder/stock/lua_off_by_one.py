@@ -1,4 +1,4 @@
-"""`lua-off-by-one`: one script checks and decrements, but the check is wrong by one."""
+"""Flawed rung `lua-off-by-one`: one script checks and decrements, but the check is wrong by one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ end
 
 
 class LuaOffByOne(CounterRung):
-    """Flawed: the script is atomic, but it compares with zero, and zero is not below zero.
+    """Flawed: the script refuses only if the counter is below zero, so it also sells when the counter is zero.
 
-    The schedule that breaks it: A buys the last unit, and the counter is 0. The script lets B in too, and only then is
-    the counter below zero. N units are sold N + 1 times, every time and without any load. A test with stock for a
-    thousand that stops at nine hundred does not see it.
+    The schedule that breaks it: client A buys the last unit, and the counter is 0. The script also sells to B, and only
+    then is the counter below zero. N units are sold N + 1 times, every time and without any load. A test that has a
+    stock of a thousand and stops at nine hundred does not notice.
 
     Fixed by comparing with the quantity: `redis-taken-then-the-process-dies`. Source: article 002 (sections 4.1 and 5),
     whose own script compares the right numbers.

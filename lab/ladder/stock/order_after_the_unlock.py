@@ -1,4 +1,4 @@
-"""`order-after-the-unlock`: the stock changes in one transaction under the lock; the order follows in another."""
+"""Flawed rung `order-after-the-unlock`: one transaction takes the stock under the lock, a later one saves the order."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lab.ladder.stock.rung import StockRung, locked, take
 class OrderAfterTheUnlock(StockRung):
     """Flawed: stock and order belong together but are committed separately.
 
-    It looks like a lock that is held as briefly as possible, and while every process lives nothing goes wrong. The
-    schedule that breaks it: A takes a unit and commits. Its process dies before the second transaction. B is told "sold
-    out". The unit is gone, and no order has it.
+    The lock is held as briefly as possible, and while every process lives nothing goes wrong. The schedule that breaks
+    it: client A takes a unit and commits. Its process dies before the second transaction. B is told "sold out". The
+    unit is gone, and no order has it.
 
-    Fixed by one transaction for both, under the lock: `redis-lock`. Source: article 002 (section 2), where even the
-        listings that it calls right do this.
+    Fixed by one transaction for stock and order, under the lock: `redis-lock`. Source: article 002 (section 2), where
+    even the listings that it calls right do this.
     """
 
     slug = "order-after-the-unlock"

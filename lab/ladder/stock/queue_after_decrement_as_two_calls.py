@@ -1,4 +1,4 @@
-"""`queue-after-decrement-as-two-calls`: decrement, then publish the order; a worker writes it."""
+"""Flawed rung `queue-after-decrement-as-two-calls`: it decrements, then queues the order for a worker that saves it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from lab.models import RungOrder
 
 
 class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
-    """Flawed: an order in the queue survives its process, but the units are taken before it is there.
+    """Flawed: an order in the queue survives the death of its process, but the units are taken before it is queued.
 
-    The schedule that breaks it: A's script has run, and its process dies before it publishes the order. This is the gap
-    of the rung before, only shorter: the fault is rarer, and just as hard to explain.
+    The schedule that breaks it: client A's script has taken the units, and A's process dies before it queues the order.
+    This gap is shorter than on `redis-taken-then-the-process-dies`. So the fault is rarer, but just as hard to explain.
 
     Fixed by one script that takes the units and records whom they are for: `lua`. Source: common practice.
     """
@@ -44,10 +44,10 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
         return f"lab:{{{self.slug}}}"
 
     def work(self, save: Save) -> None:
-        """Save all orders of the queue in Postgres. In this rung the client that has published does the worker's job.
+        """Save all orders of the queue in Postgres. In this rung, the client that queues an order is also the worker.
 
-        One worker writes at a time. An entry is removed after its commit, and an order that exists is not written
-        again. So a worker that dies or is paused loses nothing and writes nothing twice: the flaw is not here.
+        One worker writes at a time. It removes an entry after the commit, and does not write an order that exists. So a
+        worker that dies or is paused neither loses nor repeats an order: the flaw of this rung is not here.
         """
         while self.redis.llen(self.queue):
             with transaction.atomic(durable=True):

@@ -1,4 +1,4 @@
-"""`redis-loses-its-last-second`: a counter decides alone, although it may be out of date."""
+"""Flawed rung `redis-loses-its-last-second`: a counter in Redis decides alone, although it may be out of date."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from lab.models import RungOrder
 
 
 class RedisLosesItsLastSecond(CounterRung):
-    """Flawed: Redis alone decides whether a unit is left, and Redis can forget.
+    """Flawed: Redis alone decides whether a unit is left, and Redis can lose its latest writes.
 
-    The scripts are those of the sound strategy: they take a whole cart or nothing, record whom the units are for, and
-        return them only once.
-    The schedule that breaks it: A's script takes the last unit. Redis restarts without its last second of data, so the
-    counter says "one left" and A's reservation is gone. A's order is written all the same. B buys too, and the stock is
-    -1.
+    The scripts are those of the sound strategy `lua`: they take a whole cart or nothing, record whom the units are for,
+    and put them back only once. The schedule that breaks it: client A's script takes the last unit. Redis restarts
+    without its last second of data, so the counter says "one left" and A's reservation is gone. A's order is still
+    written. B buys too, and the stock is -1.
 
-    Fixed by a guard in SQL, which refuses what Redis has let through: `lua`. Source: article 002 (section 4.2).
+    Fixed by a guard in SQL, which refuses what Redis has admitted by mistake: `lua`. Source: article 002 (section 4.2).
 
     `manage.py ladder --verify` and `--stress` kill a Valkey, which restarts with the file that it wrote when the sale
     began. On the pages the data is reset to that moment, and no server stops.
@@ -45,7 +44,7 @@ class RedisLosesItsLastSecond(CounterRung):
 
     @property
     def reservations_key(self) -> str:
-        """The key of the reservations by request id."""
+        """The key of the hash with the reservations, by request id."""
         return f"lab:{{{self.slug}}}"
 
     def take(self, order: OrderRequest) -> None:

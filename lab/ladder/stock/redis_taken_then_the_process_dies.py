@@ -1,4 +1,4 @@
-"""`redis-taken-then-the-process-dies`: the script is right, but nothing records whose units it took."""
+"""Flawed rung `redis-taken-then-the-process-dies`: the script takes units, but does not record whom they are for."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ end
 
 
 class RedisTakenThenTheProcessDies(CounterRung):
-    """Flawed: between the counter and the order, only the memory of one process knows whose units these are.
+    """Flawed: between the script and the order, only the memory of one process knows whom the units are for.
 
-    While every process lives, units that are taken are sold or given back. The schedule that breaks it: A's script has
-    run, and its process dies before the order is written. The counter is down by one, and the stock in Postgres is not:
-    no order has the unit, and no customer can buy it. No figure says whether the unit is lost or on its way.
+    While every process lives, units that are taken are sold or put back. The schedule that breaks it: client A's script
+    has taken a unit, and A's process dies before the order is written. The counter is down by one, but the stock in
+    Postgres is not: no order has the unit, and no customer can buy it. No figure says whether the unit is lost or will
+    still be sold.
 
-    Fixed by a record of the owner in the same script: `redis-loses-its-last-second`. A recorded request without an
-    order is then found, and its units go back. Source: common practice.
+    Fixed by a script that also records the owner: `redis-loses-its-last-second`. A recorded request without an order is
+    then found, and its units are put back. Source: common practice.
     """
 
     slug = "redis-taken-then-the-process-dies"

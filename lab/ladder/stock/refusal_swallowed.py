@@ -1,4 +1,4 @@
-"""`refusal-swallowed`: the refusal is caught, and the order is inserted after it."""
+"""Flawed rung `refusal-swallowed`: it catches the refusal, and then inserts the order all the same."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ logger = logging.getLogger(__name__)
 
 
 class RefusalSwallowed(StockRung):
-    """Flawed: code that catches an exception to roll back, and does not raise it again, goes on as after a success.
+    """Flawed: the code catches the refusal to roll back and does not raise it again, so it goes on as after a success.
 
-    Stock, lock and commit are in order. The schedule that breaks it needs no concurrency: A buys the last unit. B is
-    refused, its subtraction is rolled back, and its order is written.
+    Stock, lock and commit are in order. The schedule that breaks it needs no concurrency: client A buys the last unit.
+    B is refused, its subtraction is rolled back, and its order is written.
 
     Fixed by an exception that leaves the function: `redis-lock`. Source: article 002 (section 2), whose published
     listing does this.

@@ -1,4 +1,4 @@
-"""`retries-reported-as-sold-out`: compare and set; a customer who loses too often is told "sold out"."""
+"""Flawed rung `retries-reported-as-sold-out`: a customer whose compare-and-set fails three times is told "sold out"."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ATTEMPTS = 3
 
 
 class RetriesReportedAsSoldOut(StockRung):
-    """Flawed: it answers "sold out" when another order was only faster. The customer believes it and gives up.
+    """Flawed: it answers "sold out" when other orders were only faster. The customer believes it and gives up.
 
-    No unit is sold twice: each write replaces the figure that was read. The schedule that breaks it: before each of B's
-    three writes another customer, A, C and then D, buys a unit. B's attempts are used up, and B is told "sold out" with
-    units on hand.
+    No unit is sold twice: each write requires that the stock is still the figure that was read. The schedule that
+    breaks it: before each of client B's three writes another customer, A, C and then D, buys a unit. B's attempts are
+    used up, and B is told "sold out" with units on hand.
 
     Fixed by an answer that says "try again": `optimistic`. Source: article 002 (section 3.1), which warns of the many
     writes that fail.
@@ -48,11 +48,11 @@ class RetriesReportedAsSoldOut(StockRung):
 
 
 def compare_and_set(item: RequestItem) -> None:
-    """Subtract an item if the stock is still the figure that was read.
+    """Subtract an item if the stock has not changed since it was read.
 
     Raises:
         SoldOut: the stock that was read does not cover the item.
-        VersionChanged: the stock has changed since.
+        VersionChanged: another order has changed the stock after the read.
     """
     left = RungStock.objects.get(sku=item.sku).on_hand
     if left < item.quantity:

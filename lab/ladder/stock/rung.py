@@ -1,4 +1,7 @@
-"""Shared by the stock rungs: their claims, their locks, and two ways to subtract."""
+"""Base class of the stock rungs: their claims, their locks, and two ways to subtract.
+
+A stock rung is one step of the ladder: a way of selling, here one that is flawed on purpose.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ Trigger = Literal["load", "several units", "mixed carts", "crash", "lost data", 
 class StockRung(Rung, Strategy):
     """A flawed way of selling. It has the interface of a strategy, and sells from the lab's own tables and keys.
 
-    `fixed_by` may name a strategy of `inventory`, where the sound ways of selling are.
+    `fixed_by` may name a strategy in `inventory`, where the sound ways of selling are.
 
     Attributes:
-        breaks_under: what breaks it. `load`: customers who come at the same time, as `manage.py rush` sends them.
-            `several units`: the same with `--quantity`. A rush does not show the others: `mixed carts`, some of one
-            unit and some of several; a `crash` of the web server's process; `lost data` when Redis restarts or
-            Postgres fails over; a `second click`.
+        breaks_under: what breaks the rung. `manage.py rush` shows two of the kinds: `load`, customers who come at the
+            same time, and `several units`, which is `load` with `--quantity`. A rush does not show the others: `mixed
+            carts`, where some customers want one unit and some want several; a `crash` of the web server's process;
+            `lost data`, when Redis restarts or Postgres fails over; a `second click` of one customer.
     """
 
     breaks_under: ClassVar[Trigger] = "load"
@@ -50,21 +53,21 @@ class StockRung(Rung, Strategy):
             raise StockUnavailable(str(error)) from error
 
     def copy(self, sku: str) -> int | None:
-        """Return the units in this rung's copy in Redis that are for sale or have an owner; None: it keeps no copy."""
+        """Return how many units the rung's copy of the stock in Redis offers or has reserved. None without a copy."""
         return None
 
 
 def stock_lock(name: str) -> RedisLock:
-    """Return a sound lock for a sku or a segment of it, because these rungs do not teach locks."""
+    """Return a sound lock for a sku or a segment of its stock. The flaw of a stock rung is never in its lock."""
     return RedisLock(get_redis_connection("default"), f"lab:{quote(name, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
 
 
 @contextmanager
 def locked(*names: str) -> Iterator[None]:
-    """Hold the locks with these names.
+    """Hold the locks with these names during the `with` block.
 
     Raises:
-        LockTimeout: one of them was not granted in time.
+        LockTimeout: one of the locks was not granted within `STOCK_LOCK_WAIT` seconds, which all of them share.
     """
     until = time.monotonic() + settings.STOCK_LOCK_WAIT
     with ExitStack() as leases:
@@ -74,7 +77,7 @@ def locked(*names: str) -> Iterator[None]:
 
 
 def take(item: RequestItem) -> None:
-    """Subtract an item in the open transaction if there is enough. For rungs whose flaw is elsewhere.
+    """Subtract an item in the open transaction if there is enough. Used by rungs whose flaw is elsewhere.
 
     Raises:
         SoldOut: fewer units are on hand than the item needs.

@@ -1,4 +1,4 @@
-"""`segmented-keys`: the stock is split into N keys, each with its own lock, and only one of them is asked."""
+"""Flawed rung `segmented-keys`: it splits the stock into N keys with a lock each, and tries only one of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ SEGMENTS = 4
 
 
 class SegmentedKeys(StockRung):
-    """Flawed: one empty segment is reported as "sold out".
+    """Flawed: if one segment of the stock is empty, the customer is told "sold out".
 
-    N locks let N customers in at once, and no unit is sold twice. The schedule that breaks it: A empties a segment. B
-    is sent to the same segment and is refused, with units left in the others. A cart of several units is also refused
-    when no single segment covers it, although all of them together would: the remainders are stranded.
+    With N locks, N customers buy at once, and no unit is sold twice. The schedule that breaks it: client A empties a
+    segment. B is sent to the same segment and is refused, with units left in the others. An order of several units is
+    also refused if no single segment has enough, although all of them together would have: the remainders cannot be
+    sold.
 
-    Fixed by asking the other segments and gathering their remainders before the answer is "sold out":
+    Fixed by trying the other segments and gathering their remainders before the answer is "sold out":
     `segmented-redis`. Source: articles 000 and 002 (section 5.2).
     """
 

@@ -1,4 +1,4 @@
-"""`subtract-in-sql`: let the database subtract, but check the value that was read before."""
+"""Flawed rung `subtract-in-sql`: the database subtracts, but the code checks a value that it has read before."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lab.models import RungStock
 
 
 class SubtractInSql(StockRung):
-    """Flawed: no update is lost any more, but the check is as old as the read.
+    """Flawed: no update is lost any more, but the value that is checked may be out of date.
 
-    The schedule that breaks it: one unit is left. A reads 1. B reads 1, subtracts and commits. A subtracts too, and the
-    stock is -1.
+    The schedule that breaks it: one unit is left. Client A reads 1. B reads 1, subtracts and commits. A subtracts too,
+    and the stock is -1.
 
-    Fixed by a check and a subtraction in one statement: `guarded-update`. The next rungs let only one customer at a
-    time come this far. Source: article 002 (section 1.1, case two).
+    Fixed by a check and a subtraction in one statement: `guarded-update`. The next rungs instead use a lock, so that
+    only one customer at a time checks. Source: article 002 (section 1.1, case two).
     """
 
     slug = "subtract-in-sql"
