@@ -6,16 +6,16 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class TtlHealedByWaiters(LockRung):
-    """Flawed: `not ttl` tests a number that is -1 where it should be 0, and 0 where it should not.
+    """Flawed: the waiter tests `not ttl`, which is false without a TTL (-1) and true for a TTL that is almost over (0).
 
     For a key without a TTL the server replies -1, which is true in Python, so the waiter sets no TTL. The schedule that
-    breaks it: A dies between SETNX and PEXPIRE, and B waits forever.
+    breaks it: client A dies between SETNX and PEXPIRE, and B waits forever.
 
-    There is a second schedule. TTL is rounded to whole seconds and returns 0 in the last half second of a lock that is
-    about to expire. A dies at work. B polls and extends A's lock each time it is about to expire, so B waits forever
-    too. The rung is worse than the one that it repairs.
+    A second schedule also breaks it. The TTL command rounds to whole seconds, so it returns 0 in the last half second
+    before a lock expires. A dies at work. B polls and extends A's lock each time it is about to expire, so B waits
+    forever too. The rung is worse than `setnx-then-expire`, which it should repair.
 
-    Fixed by the right test, made by the server: `ttl-healed-in-one-script`. Source: article 003.
+    Fixed by a test for -1 that the server makes: `ttl-healed-in-one-script`. Source: article 003.
     """
 
     slug = "ttl-healed-by-waiters"
