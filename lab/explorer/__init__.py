@@ -1,1 +1,1 @@
-"""The engine of the lab: it runs actors step by step and searches their schedules. It knows no rung and no database."""
+"""The engine of the lab: it runs client threads step by step and searches for the order of steps that breaks a rung."""

@@ -1,4 +1,4 @@
-"""An actor: a thread that stops before each of its steps until the scheduler resumes it."""
+"""An actor: a thread, usually a client, that stops before each of its steps until the scheduler resumes it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _thread = threading.local()
 
 
 def become(actor: Actor | None) -> None:
-    """Make the calling thread the thread of an actor; None: make it a thread of no actor."""
+    """Record that the calling thread runs this actor. None: the thread runs no actor."""
     _thread.actor = actor
 
 
 def current_actor() -> Actor | None:
-    """Return the actor that the calling thread belongs to; None when it belongs to none."""
+    """Return the actor that the calling thread runs, or None."""
     return getattr(_thread, "actor", None)
 
 
 def stop_before(step: PendingStep) -> None:
-    """Stop the calling thread, when it is an actor's, until the scheduler resumes it.
+    """If the calling thread runs an actor, stop it until the scheduler resumes it.
 
     Raises:
         Crash: the actor has crashed.
@@ -48,25 +48,25 @@ class Actor:
     """A thread that does one job and stops before each of its steps.
 
     Args:
-        name: A, B, ….
-        job: what it does.
+        name: A, B and so on.
+        job: the function that the thread runs.
         reports: queue in which the actor reports that it has stopped, listens or is done.
         clock: the clock of the schedule.
-        watchdog: renews the actor's leases.
-        works_for: the actor whose watchdog thread this is; empty if this is a client.
+        watchdog: the watchdog that renews the actor's leases.
+        works_for: the actor whose watchdog thread this is. Empty for a client.
 
     Attributes:
         pending: the step before which it has stopped, or which it is taking.
-        file, line: where in the code under test it is; empty and 0 when it is elsewhere.
-        answer: what it was told, when it is done.
+        file, line: the line of the code under test that it runs. Empty and 0 outside of that code.
+        answer: the result of its job, once it is done.
         crashed: whether it has crashed.
-        asleep: whether its next step ends a sleep, and nothing has changed since the sleep began.
+        asleep: whether its next step ends a sleep, and nothing that it has read has changed since the sleep began.
         wakes_at: when its sleep or its wait for an answer ends, on the schedule's clock.
         touched: the names that it has read or written since its last sleep.
-        steps: how many steps it has taken.
-        timed_out: whether its wait for an answer is over on the schedule's clock.
-        listens_to: the connection or `Notification` that it waits for; None: it waits for none.
-        session: the session of its lock with Postgres, when the lock has one.
+        steps: number of steps that it has taken.
+        timed_out: whether its wait for an answer has ended by timeout, on the schedule's clock.
+        listens_to: the connection or `Notification` that it waits for, or None.
+        session: the Postgres session of its lock, if the lock has one.
     """
 
     def __init__(
@@ -97,27 +97,27 @@ class Actor:
         self.session: Any = None
         self._job = job
         self._reports = reports
-        # Use a plain lock: a semaphore would sleep in the code that `local_waits` takes for a wait for another thread.
+        # Use a plain lock. A semaphore would sleep in code that `local_waits` takes for a wait for another thread.
         self._go = threading.Lock()
         self._go.acquire()
         self._mutex = threading.Lock()
-        # Some rungs identify an owner by the thread's name: on every machine the first thread is called this.
+        # Some rungs use the thread's name in the owner text. In a real process the first thread has this name.
         self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
 
     def __repr__(self) -> str:
         return f"<Actor {self.name}, {self.state.name.lower()}, {self.pending and self.pending.does}>"
 
     def start(self) -> None:
-        """Run the thread as far as its first step."""
+        """Start the thread. It runs until its first step."""
         self.thread.start()
 
     def resume(self) -> None:
-        """Let the actor take its step, or stop listening."""
+        """Let the actor take its pending step, or end its wait for an answer."""
         with self._mutex:
             self._resume()
 
     def crash(self) -> None:
-        """Crash the actor before its next step. The commands of its cleanup reach no server."""
+        """Crash the actor before its next step. The commands of its cleanup code reach no server."""
         with self._mutex:
             self.crashed = True
             if self.state is State.STOPPED or self.listens_to is not None:
@@ -138,7 +138,7 @@ class Actor:
 
         Args:
             pending: the step that it is about to take.
-            at: the file and the line that take the step; None: the line that this thread is at.
+            at: the file and line that take the step. None: the line that this thread runs now.
 
         Raises:
             Crash: the actor has crashed.
@@ -150,19 +150,19 @@ class Actor:
         self.check_alive()
 
     def sleep(self, seconds: float, at: tuple[str, int] | None = None) -> None:
-        """Sleep for at least this long on the schedule's clock. Called in the actor's own thread."""
+        """Sleep for at least this many seconds on the schedule's clock. Called in the actor's own thread."""
         self.asleep, self.wakes_at = True, self.clock() + seconds
         self.stop(PendingStep(f"sleeps {seconds:g} s", "clock", seconds=seconds), at)
 
     def listen(self, connection: Any, until: float) -> bool:
-        """Wait until there is an answer, or until a moment on the schedule's clock. Called in the actor's own thread.
+        """Wait until an answer arrives or a deadline passes. Called in the actor's own thread.
 
         Args:
             connection: the connection to Redis on which a blocking command was sent, or a `Notification`.
-            until: when the wait ends, on the schedule's clock.
+            until: the deadline, on the schedule's clock.
 
         Returns:
-            Whether there is an answer.
+            Whether an answer has arrived.
         """
         self.wakes_at, self.timed_out = until, False
         self._report(State.LISTENING, connection)
@@ -171,7 +171,7 @@ class Actor:
         return not self.timed_out
 
     def mark_blocked(self, *, blocked: bool) -> None:
-        """Record whether the server says that the actor waits, unless the actor has stopped meanwhile."""
+        """Record whether the actor waits in a server. Ignored if the actor has stopped in the meantime."""
         with self._mutex:
             if blocked and self.state in (State.RUNNING, State.LISTENING):
                 self.state = State.BLOCKED
@@ -195,7 +195,7 @@ class Actor:
             self.answer = CRASHED
         except BaseException as error:
             self.error = error
-            # The cleanup of a crashed actor fails because its commands are not sent. That is not an error of the rung.
+            # The cleanup of a crashed actor fails because its commands are not sent. This is not an error of the rung.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
         finally:
             become(None)

@@ -1,4 +1,4 @@
-"""The actors of one run: start them, wait until none of them runs, kill them."""
+"""The actors of one run: start them, wait until all have stopped or wait in a server, kill them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from lab.explorer.experiment import Environment, Watchdog
 from lab.explorer.terms import Job
 
 POLL = 0.002
-"""Seconds without a report of an actor after which its server is asked whether the actor waits there."""
+"""Seconds without a report of any actor after which the servers are asked which running actors wait there."""
 RESPONSE_TIMEOUT = 20.0
-"""Seconds without a report of any actor after which the schedule has failed."""
+"""Seconds without a report of any actor after which the run counts as failed."""
 WAITING = (State.LISTENING, State.BLOCKED)
 
 
 class Stuck(RuntimeError):
-    """An actor neither stops nor waits in a server."""
+    """An actor runs for too long: it neither stops before a step nor waits in a server."""
 
 
 class Actors:
-    """Every actor of one run, watchdog threads included.
+    """All actors of one run: clients, helpers and watchdog threads.
 
     Args:
-        environment: the servers in which their steps take place.
+        environment: the servers in which the actors take their steps.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -39,7 +39,7 @@ class Actors:
         return self._by_name[name]
 
     def get(self, name: str) -> Actor | None:
-        """Return the actor of a name, if there is one."""
+        """Return the actor with this name, or None."""
         return self._by_name.get(name)
 
     def all(self) -> Sequence[Actor]:
@@ -57,11 +57,11 @@ class Actors:
         return actor
 
     def renewing(self, works_for: str = "") -> list[Actor]:
-        """Return the watchdog threads that are about to renew, of one actor or of all."""
+        """Return the watchdog threads that are about to renew a lease: those of one actor, or all by default."""
         return [actor for actor in self.living() if actor.works_for and works_for in ("", actor.works_for)]
 
     def answers(self) -> dict[str, str]:
-        """Return what each client that is done was told."""
+        """Return the answer of each client that is done, by name."""
         clients = [actor for actor in self._by_name.values() if not actor.works_for]
         return {actor.name: actor.answer for actor in clients if actor.answer is not None}
 
@@ -70,7 +70,7 @@ class Actors:
         return tuple(actor.name for actor in self._by_name.values() if actor.state is State.BLOCKED)
 
     def wake(self) -> None:
-        """Wake actors after a change that all may notice: sleepers look again, and waits whose time is over end."""
+        """Wake all actors after a change that any of them may notice. Sleepers check again, and expired waits end."""
         now = self._environment.clock.now
         for actor in self._by_name.values():
             actor.asleep = False
@@ -78,10 +78,10 @@ class Actors:
                 actor.timed_out = True
 
     def wait_until_quiescent(self) -> None:
-        """Return when every actor has stopped, is done, or waits in a server for another actor.
+        """Return when no actor runs: each has stopped, is done, or waits in a server for another actor.
 
         Raises:
-            Stuck: an actor does none of these in `RESPONSE_TIMEOUT` seconds.
+            Stuck: no such state is reached within `RESPONSE_TIMEOUT` seconds.
         """
         until = time.monotonic() + RESPONSE_TIMEOUT
         while True:
@@ -90,13 +90,13 @@ class Actors:
                     for actor in running:
                         if actor.state is State.RUNNING and self._environment.is_blocked(actor):
                             actor.mark_blocked(blocked=True)
-            # A step of one actor may have given another what it waited for.
+            # Ask the servers again: the last step may have given a waiting actor what it waited for.
             waiting = [actor for actor in self._started() if actor.state in WAITING]
             if len(waiting) == sum(map(self._still_waits, waiting)):
                 return
 
     def kill(self, actor: Actor) -> None:
-        """Crash an actor and return when its thread has ended and its connections are gone."""
+        """Crash an actor. Return when its thread has ended and the servers have dropped its connections."""
         waits = actor.state in (State.RUNNING, State.BLOCKED) and actor.listens_to is None
         actor.crash()
         if waits:
@@ -109,7 +109,8 @@ class Actors:
     def kill_all(self) -> None:
         """Crash every actor that is not done."""
         living = [actor for actor in self._started() if actor.state is not State.DONE]
-        # Mark all of them first: otherwise an actor that waits for a lock would get it when its holder is killed.
+        # Mark all of them as crashed first. Otherwise an actor that waits for a lock would get it when the holder is
+        # killed.
         for actor in living:
             actor.crashed = True
         for actor in living:

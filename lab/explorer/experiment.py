@@ -1,4 +1,4 @@
-"""What the scheduler requires of an experiment and of the sandbox in which it runs. The lab implements both."""
+"""Interfaces that the scheduler needs: an experiment and its servers. The packages beside this one implement them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lab.explorer.terms import Fault, Job, Violation
 
 
 class Clock(Protocol):
-    """Monotonic seconds of a schedule."""
+    """The clock of a schedule, in monotonic seconds."""
 
     now: float
 
@@ -22,12 +22,12 @@ class Watchdog(Protocol):
     """Renews the leases of one actor when the schedule says so."""
 
     def tick(self) -> float:
-        """Renew what is due."""
+        """Renew the leases that are due."""
         ...
 
 
 class Environment(Protocol):
-    """The servers in which the steps of actors take place."""
+    """The servers in which actors take their steps."""
 
     @property
     def clock(self) -> Clock: ...
@@ -37,19 +37,19 @@ class Environment(Protocol):
         ...
 
     def until_expiry(self) -> float | None:
-        """Return the seconds until the first key or lease expires; None when none does."""
+        """Return the seconds until the first key or lease expires. None if none will expire."""
         ...
 
     def any_expires(self, names: Collection[str]) -> bool:
-        """Return whether one of these names has a TTL."""
+        """Return whether at least one of these names has a TTL."""
         ...
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return a value that changes when an actor that looks at these names again could see a difference."""
+        """Return a value that differs from an earlier one if what an actor can read under these names has changed."""
         ...
 
     def is_blocked(self, actor: Actor) -> bool:
-        """Return whether an actor waits for another, as its server sees it."""
+        """Return whether an actor waits for another actor, according to the server that it uses."""
         ...
 
     def waits_for_a_thread(self, actor: Actor) -> bool:
@@ -57,24 +57,24 @@ class Environment(Protocol):
         ...
 
     def terminate(self, actor: Actor) -> None:
-        """End the wait of a crashed actor in a server: its thread does not notice the crash by itself."""
+        """End the wait of a crashed actor in a server, because its waiting thread cannot notice the crash."""
         ...
 
     def disconnect(self, actor: Actor) -> None:
-        """Drop the connections of a crashed actor whose thread has ended, and wait until the servers have noticed."""
+        """Drop the connections of a crashed actor whose thread has ended. Wait until the servers have noticed."""
         ...
 
 
 class Experiment(Protocol):
-    """Clients who use a rung in a sandbox, the faults that may hit them, and the check of what must hold.
+    """Clients that use a rung in a sandbox, the faults that may hit them, and the check of the invariants.
 
     Attributes:
         name: name of the rung, for messages.
         names: names of the clients.
-        ttl: seconds for which a lease lasts.
-        interchangeable: whether all clients do the same, so that only one of them has to be tried for a first step.
+        ttl: duration of a lease in seconds.
+        interchangeable: whether all clients have the same job. Then a search tries only one of them for a first step.
         history: what has happened in the current run.
-        watchdogs: the watchdogs of the current run by the actor's name.
+        watchdogs: the watchdogs of the current run, by the names of their actors.
     """
 
     @property
@@ -93,7 +93,7 @@ class Experiment(Protocol):
     def watchdogs(self) -> Mapping[str, Watchdog]: ...
 
     def begin(self) -> Mapping[str, Job]:
-        """Prepare the servers and return the job of each actor by name."""
+        """Prepare the servers. Return the job of each actor, by name."""
         ...
 
     def end(self) -> None:
@@ -101,19 +101,19 @@ class Experiment(Protocol):
         ...
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
-        """Return whether a fault can happen now, to one actor or to all."""
+        """Return whether a fault can happen now: to the named actor, or to all if none is named."""
         ...
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Cause a fault."""
+        """Make a fault happen: to the named actor, or to all if none is named."""
         ...
 
     def wake_watchdog(self, actor: str) -> None:
-        """Let the time pass after which the watchdog of an actor renews. The scheduler runs the renewal itself."""
+        """Let time pass until an actor's watchdog has to renew. The scheduler then runs the renewal in a thread."""
         ...
 
     def crash(self, actor: str) -> None:
-        """Record that an actor has crashed, and that its watchdog renews nothing any more."""
+        """Record that an actor has crashed, and stop its watchdog."""
         ...
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
@@ -121,7 +121,7 @@ class Experiment(Protocol):
         ...
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:
-        """Return every violation that is found once all actors are done."""
+        """Return every invariant that the run has broken. Called once all actors are done."""
         ...
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:

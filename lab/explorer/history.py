@@ -10,14 +10,14 @@ class History:
 
     Args:
         exclusive: whether two holders at the same time break the invariant `one holder`.
-        holders_known: whether the clients report when they enter and leave; otherwise `inside` stays empty.
+        holders_known: whether the clients report when they enter and leave. If not, `inside` stays empty.
 
     Attributes:
-        inside: the clients that believe they hold the lock, in order of their grants.
+        inside: the clients that believe they hold the lock, in the order of their grants.
         crashed: the clients that have crashed.
         broken: the first violation that was seen while the clients ran.
-        faults: how many faults happened, crashes excepted.
-        server_faults: how many of these faults hit a server.
+        faults: number of faults that happened, without crashes.
+        server_faults: number of these faults that hit a server.
     """
 
     def __init__(self, *, exclusive: bool = True, holders_known: bool = True) -> None:
@@ -40,7 +40,7 @@ class History:
             self.broken = "one holder", f"{' and '.join(self.inside)} are inside at the same time."
 
     def leave(self, name: str) -> None:
-        """Record that a client has done its work. The client still has to release the lock."""
+        """Record that a client has done its work. It releases the lock after that."""
         self.inside.remove(name)
 
     def crash(self, name: str) -> None:
@@ -51,9 +51,10 @@ class History:
 
 
 class ChainHistory(History):
-    """A history in which an overlap counts only if it follows from another one.
+    """A history that tolerates one overlap of two holders. Only a further overlap that follows from it is a violation.
 
-    A client that enters beside another is tolerated. The client that enters beside that one breaks the invariant.
+    A client that enters beside a holder is tolerated. A third client that enters beside the second breaks the
+    invariant.
     """
 
     def clear(self) -> None:

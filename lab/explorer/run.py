@@ -1,4 +1,4 @@
-"""The outcome of one run, and the scheduling points at which a chooser decides what comes next."""
+"""The outcome of one run, and the scheduling points: the moments in which a chooser decides what happens next."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from lab.explorer.terms import Invariant, PendingStep
 from lab.explorer.trace import Choice, Step
 
 STOP = "stop"
-"""The choice that ends a run early, so that the run lists what could come next."""
+"""A chooser returns this to end a run early. The run then lists the choices that were possible."""
 
 
 @dataclass
 class SchedulingPoint:
-    """A moment in which the chooser decides what comes next.
+    """A moment in which the chooser decides what happens next.
 
     Attributes:
         enabled: the actors that can take a step. The actor that took the last step comes first.
         current: the actor that took the last step.
         pending: the step that each enabled actor is about to take.
         fresh: the enabled actors that have not taken a step yet.
-        faults: returns which faults can happen instead of a step; it queries the servers.
-        key: the key that the trace so far shares with every equivalent trace.
+        faults: function that returns the faults that can happen now. It queries the servers.
+        key: a hash of the steps so far. It is equal for traces that differ only in the order of independent steps.
     """
 
     enabled: tuple[str, ...]
@@ -34,7 +34,7 @@ class SchedulingPoint:
 
 
 Chooser = Callable[[SchedulingPoint], str]
-"""Returns the name of an actor, a fault, or `STOP`."""
+"""A function that decides what happens next. It returns the name of an actor, a fault, or `STOP`."""
 
 
 @dataclass
@@ -43,14 +43,14 @@ class Run:
 
     Attributes:
         schedule: every choice that was made, in order.
-        steps: what each choice did; only for a run that was watched.
-        answers: what each client was told.
+        steps: what each choice did. Filled only if the scheduler runs with `watch`.
+        answers: the answer of each client.
         broken: the invariant that was broken, or None.
         why: how it was broken, in one sentence.
-        ledger: the final figures; only for a run that was watched.
-        choices: what could come next; only for a run that was stopped.
+        ledger: the final figures. Filled only if the scheduler runs with `watch`.
+        choices: what could happen next. Filled only if the chooser has stopped the run.
         preemptions: how often an actor was stopped although it could have gone on.
-        faults: how many faults happened.
+        faults: number of faults that happened.
     """
 
     schedule: list[str] = field(default_factory=list)

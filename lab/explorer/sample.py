@@ -1,8 +1,9 @@
-"""A random sample of schedules, for experiments that have too many to try them all.
+"""A random sample of schedules, for experiments with too many schedules to try them all.
 
-The schedules are drawn with PCT: each actor has a random priority, the enabled actor with the highest priority goes on,
-and at a few random steps the actor that would go on gets the lowest priority. A bug that needs d ordered steps among n
-actors and k steps is found by each draw with a probability of at least 1 / (n * k ** (d - 1)).
+The schedules are drawn with PCT (probabilistic concurrency testing). Each actor has a random priority, and the enabled
+actor with the highest priority takes the next step. At a few random steps, the actor whose turn it is gets the lowest
+priority. If a bug needs d ordered steps among n actors and k steps, each draw finds it with a probability of at least 1
+/ (n * k ** (d - 1)).
 
 Source: S. Burckhardt, P. Kothari, M. Musuvathi, S. Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees
 of Finding Bugs", ASPLOS 2010.
@@ -21,9 +22,9 @@ from lab.explorer.search import Bounds, Found
 from lab.explorer.terms import Fault, Invariant
 
 LATE = 0.5
-"""How often the actor that took the last step loses its priority when a fault happens, so that the others go first."""
+"""Probability that a fault also gives the actor of the last step the lowest priority, so that the others go first."""
 SHORTEST = 4
-"""The number of steps that is assumed for the first run."""
+"""The assumed length of a schedule in steps, until the first run shows the real one."""
 
 
 def sample(
@@ -39,17 +40,18 @@ def sample(
 ) -> Found:
     """Run schedules that are drawn at random, until one breaks the invariant.
 
-    Each has up to the bounds' preemptions and faults, at steps drawn from the length of the longest run so far.
+    Each schedule has at most the bounds' preemptions and faults. Their places are drawn from the length of the longest
+    run so far.
 
     Args:
         experiment: what the actors do.
-        bounds: how many preemptions and faults.
-        faults: what may happen.
-        goal: the invariant; None: any.
-        size: how many schedules to run at most.
-        seed: seed of the random numbers; the same seed gives the same schedules.
+        bounds: maximum number of preemptions and faults.
+        faults: the faults that may happen.
+        goal: the invariant to break; None for any invariant.
+        size: maximum number of schedules to run.
+        seed: seed of the random numbers. The same seed gives the same schedules.
         progress: called with the number of schedules that were run so far.
-        confirm: whether a run that breaks the invariant is accepted; if not, the sample goes on.
+        confirm: returns whether to accept a run that breaks the invariant. If it does not, the sample continues.
     """
     began = time.monotonic()
     draws = random.Random(seed)  # noqa: S311 - no secret
@@ -65,7 +67,7 @@ def sample(
 
 
 class _Walk:
-    """A chooser that picks the actor with the highest priority, with changes of priority at random steps."""
+    """A chooser that picks the actor with the highest priority, and changes priorities at random steps."""
 
     def __init__(self, draws: random.Random, length: int, bounds: Bounds) -> None:
         self._draws = draws
@@ -84,6 +86,7 @@ class _Walk:
             self._priorities.setdefault(name, self._draws.random())
         first = max(point.enabled, key=self._priorities.__getitem__)
         if self._done in self._changes:
-            self._priorities[first] = -self._draws.random()  # lower than every unchanged priority
+            # negative, so lower than every priority that was not changed
+            self._priorities[first] = -self._draws.random()
             first = max(point.enabled, key=self._priorities.__getitem__)
         return first

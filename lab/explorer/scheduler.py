@@ -1,4 +1,4 @@
-"""One run: every actor stops before each step, and a chooser decides which actor goes on or which fault happens."""
+"""Run an experiment once. Every actor stops before each step, and a chooser picks the next actor or fault."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lab.explorer.trace import Choice, Step
 from lab.explorer.trace_equivalence import TraceKey
 
 MAX_STEPS = 400
-"""Steps after which a run is ended: actors that only get in each other's way never finish."""
+"""Maximum number of steps of a run. Actors that only hinder each other would never finish."""
 MAX_PASSES = 8
 """How often time may pass because no actor can go on. A lock that has not expired by then never will."""
 BEFORE_EXPIRY = 0.3
-"""Seconds before an expiry at which polling waiters look once more and may see a TTL that is rounded down to zero."""
+"""Seconds before an expiry at which polling waiters check once more. They may read a TTL that is rounded to zero."""
 EXPIRY_MARGIN = 0.5
-"""Deadlines at most this many seconds apart pass together: the servers' own clocks go on between two commands."""
+"""Seconds that pass beyond the next deadline, so that deadlines at almost the same time end together."""
 
 CANNOT_ENTER = {
     "never": "No client is inside, but {who} can never enter.",
@@ -44,7 +44,7 @@ CANNOT_ENTER = {
 
 
 class TooLong(RuntimeError):
-    """The run has taken longer than it may."""
+    """The run has taken more real time than `seconds` allows."""
 
 
 class Scheduler:
@@ -52,10 +52,10 @@ class Scheduler:
 
     Args:
         experiment: what the actors do.
-        choose: decides what comes next.
+        choose: function that decides what happens next.
         faults: the faults that may happen between the actors' steps.
-        watch: record what every step did, and the final figures. It queries the servers at each step.
-        goal: the invariant that is to be broken; None: any.
+        watch: whether to record what every step did, and the final figures. This queries the servers at each step.
+        goal: the invariant to break; None for any invariant.
         seconds: real time in seconds after which no further step is taken.
     """
 
@@ -90,7 +90,7 @@ class Scheduler:
 
         Raises:
             Stuck: an actor neither stops nor waits in a server.
-            TooLong: it has taken longer than it may.
+            TooLong: the run has taken more real time than `seconds` allows.
         """
         try:
             for name, job in self.experiment.begin().items():
@@ -113,7 +113,7 @@ class Scheduler:
             self.experiment.end()
 
     def _step(self) -> bool:
-        """Carry out one choice, and return whether the run goes on."""
+        """Make one choice and carry it out. Return whether the run goes on."""
         if time.monotonic() > self.until:
             raise TooLong
         living = self.actors.living()
@@ -171,7 +171,7 @@ class Scheduler:
         self._record(choice, None, FAULT_TEXTS[fault], "clock")
 
     def _start_renewal(self, name: str) -> None:
-        """Start the watchdog thread of an actor. It stops before it renews, and the holder may go on meanwhile."""
+        """Start the watchdog thread of an actor. It stops before it renews, so the holder may take steps first."""
         self.experiment.wake_watchdog(name)
         watchdog = self.experiment.watchdogs[name]
         self.actors.add(watchdog_of(name), lambda: f"{watchdog.tick():g}", watchdog, works_for=name).start()
@@ -186,7 +186,7 @@ class Scheduler:
         actor.steps += 1
         self._current = actor.name
         self._key.add_step(actor.name, pending)
-        # Wake a sleeper only if something that it looked at has changed: otherwise it would see the same again.
+        # Wake a sleeper only if something that it has read has changed. Otherwise it would only read the same again.
         sleepers = [other for other in self.actors.all() if other.asleep and other is not actor]
         sleepers = [other for other in sleepers if pending.writes & {*other.touched, EVERYTHING}]
         written = sorted(pending.writes) if sleepers and pending.where == "redis" else []
@@ -210,7 +210,7 @@ class Scheduler:
         self._record(f"crash {actor.name}", actor.name, "crashes", "process")
 
     def _let_time_pass(self, living: Sequence[Actor]) -> bool:
-        """Let time pass, when all actors sleep or wait, until something can change. Return whether the run goes on."""
+        """When all actors sleep or wait, let time pass until something can change. Return whether the run goes on."""
         sleeps = [actor.wakes_at for actor in living if actor.asleep]
         progress = len(living), tuple(self.history.inside), self._passes
         if sleeps and progress != self._progress_at_last_sleep:
@@ -258,9 +258,9 @@ class Scheduler:
         if actor.works_for:
             return False
         if fault == "crash":
-            # A thread that waits for another thread of its process cannot crash without that one.
+            # A crash ends a process. A thread that waits for another thread of its process cannot crash alone.
             return not self.environment.waits_for_a_thread(actor)
-        # A pause may hit a holder whose watchdog is about to renew; that watchdog is paused too.
+        # A pause may hit a holder whose watchdog is about to renew, because it also pauses that watchdog.
         renewing = {thread.works_for for thread in self.actors.renewing()}
         blocking = renewing - {actor.name} if fault == "pause" else renewing
         return self.experiment.offers(fault, actor.name) and not blocking

@@ -1,10 +1,10 @@
-"""The search: every schedule within bounds, those with the fewest preemptions and faults first.
+"""The search: run every schedule within bounds, those with the fewest preemptions and faults first.
 
-Most concurrency bugs need few preemptions, so schedules are tried in the order of their preemption count. The first
-schedule found is therefore a shortest one.
+Most concurrency bugs need few preemptions, so schedules are tried in the order of their preemption count. So the first
+schedule that breaks a rung is one of the shortest.
 
-Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs",
-PLDI 2007 (the tool CHESS).
+Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs", PLDI
+2007 (the tool CHESS).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from lab.explorer.terms import Fault, Invariant
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""How often a prefix is tried if its next choice is not possible: on a busy machine a server may be late."""
+"""How often a prefix of choices is tried if one of them is not possible: on a busy machine a server may be late."""
 
 
 class Diverged(RuntimeError):
-    """The same choices did not lead to the same state."""
+    """A repeated series of choices has led to a different state."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Bounds:
 
     Attributes:
         preemptions: how often an actor may be stopped although it could go on.
-        faults: how many faults may happen.
-        schedules: runs after which the search ends; None: no limit.
+        faults: maximum number of faults.
+        schedules: number of runs after which the search ends. None for no limit.
     """
 
     preemptions: int = 2
@@ -52,14 +52,14 @@ class Found:
     """The outcome of a search.
 
     Attributes:
-        run: the first run, and so one of the shortest, that breaks the invariant; None: there is none.
-        clients: how many took part.
-        schedules: how many were run.
+        run: the first run that breaks the invariant, which is one of the shortest. None if no run breaks it.
+        clients: number of clients.
+        schedules: number of schedules that were run.
         exhausted: whether every schedule within the bounds was run.
-        seconds: how long it took.
-        completed: all schedules with up to this many preemptions and faults together were tried; None: not even those
-            without any.
-        sampled: how many of the schedules were drawn at random.
+        seconds: duration of the search in seconds.
+        completed: highest number n for which all schedules with up to n preemptions and faults in total were tried.
+            None if not even those without any were.
+        sampled: number of the schedules that were drawn at random.
     """
 
     run: Run | None
@@ -73,7 +73,7 @@ class Found:
 
 @dataclass(frozen=True)
 class _Prefix:
-    """The choices with which a run begins, and what they have spent of the bounds."""
+    """The first choices of a run, and the number of preemptions and faults among them."""
 
     choices: tuple[str, ...] = ()
     preemptions: int = 0
@@ -92,18 +92,19 @@ def explore(
     progress: Callable[[int], object] = lambda schedules: None,
     confirm: Callable[[Run], bool] = lambda run: True,
 ) -> Found:
-    """Run schedules until one breaks the invariant, or all within the bounds were tried.
+    """Run schedules until one breaks the invariant, or until all within the bounds were tried.
 
-    Each run follows a prefix, then goes on without preemptions or faults; any other choice on its way becomes a prefix.
-    If the trace is equivalent to an earlier one with as many preemptions and faults left, nothing new can follow.
+    Each run follows a prefix, and then continues without preemptions or faults. Every alternative on its way becomes a
+    new prefix. If an earlier run reached an equivalent trace with at least as many preemptions and faults left, the
+    alternatives are skipped: that run has noted them.
 
     Args:
         experiment: what the actors do.
         bounds: how far the search goes.
-        faults: what may happen.
-        goal: the invariant; None: any.
+        faults: the faults that may happen.
+        goal: the invariant to break; None for any invariant.
         progress: called with the number of schedules that were run so far.
-        confirm: whether a run that breaks the invariant is accepted; if not, the search goes on.
+        confirm: returns whether to accept a run that breaks the invariant. If it does not, the search continues.
     """
     began = time.monotonic()
     number = count()
@@ -119,7 +120,7 @@ def explore(
         try:
             walk, run = _walk(experiment, prefix, bounds, seen, faults, goal)
         except Diverged as error:
-            # If several clients wait for one row, Postgres may serve them in another order.
+            # If several clients wait for one row, Postgres may serve them in another order than before.
             logger.info("Left out: %s", error)
             left_out = min(left_out, prefix.cost)
             continue
@@ -157,7 +158,7 @@ def _walk(
 
 
 class _Walk:
-    """A chooser that follows a prefix, then goes on without preemptions or faults, and notes the alternatives."""
+    """A chooser that follows a prefix, then continues without preemptions or faults, and notes the alternatives."""
 
     def __init__(
         self, prefix: _Prefix, bounds: Bounds, seen: dict[int, list[tuple[int, int]]], alike: frozenset[str]
@@ -195,8 +196,8 @@ class _Walk:
         quiet = point.current is not None and goes_on and point.pending[point.current].quiet
         so_far = tuple(self._done)
         if not quiet:
-            # Of the clients that do the same and have taken no step yet, the first stands for the others. A queue's
-            # worker takes no step for a while either, but it does something else.
+            # Of the clients with the same job that have taken no step yet, try only the first: the others would do the
+            # same. This does not cover a queue's worker, which has another job.
             alike = sorted(point.fresh & self._alike)[1:]
             for name in point.enabled:
                 if name in alike and choice not in alike:

@@ -1,4 +1,4 @@
-"""The line of the code under test that a thread is at, as a trace shows it."""
+"""Find the line of the code under test that a thread runs now, to show it in a trace."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"))
-"""The folders whose lines are shown; a line in an earlier folder is preferred."""
+"""The folders whose lines are shown. If the call stack has lines in several folders, the earlier folder wins."""
 
 
 def current_line() -> tuple[str, int]:
-    """Return the file, relative to the project's folder, and the line that the caller's caller is at.
+    """Return the line of the code under test from which this function was called.
 
     Returns:
-        Empty and 0 when the thread is in none of the shown folders.
+        The file, relative to the project folder, and the line number. Empty and 0 if no caller is in a shown folder.
     """
     found = "", 0
     best = len(SHOWN)
@@ -31,5 +31,5 @@ def current_line() -> tuple[str, int]:
 
 
 def relative_line(path: str, line: int) -> tuple[str, int]:
-    """Return a file, relative to the project's folder, and a line in it."""
+    """Return a file, relative to the project folder, and a line in it."""
     return path[len(str(ROOT)) + 1 :], line

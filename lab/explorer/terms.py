@@ -25,22 +25,22 @@ FAULT_TEXTS: Mapping[Fault, str] = {
 }
 
 Job = Callable[[], str]
-"""The job of one actor. It returns the answer that the actor gets in the end."""
+"""The job of one actor. It returns the actor's answer."""
 
 Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
-"""Where a step takes place."""
+"""The server or other place in which a step takes place."""
 
 EVERYTHING = "*"
-"""Stands for all names: a step that touches it commutes with no other step."""
+"""Stands for all names. A step that touches it cannot change places with any other step."""
 POSTGRES = "postgres"
-"""The one name for all data in Postgres, so that two statements never commute."""
+"""One name for all data in Postgres, so that two statements never count as independent."""
 
 CRASHED = "crashed"
 """The answer of an actor that has crashed."""
 
 
 class Crash(BaseException):
-    """Raised in the thread of an actor that has crashed: neither this step nor a later one is taken."""
+    """Raised in the thread of an actor that has crashed, so that it takes neither its pending step nor a later one."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,10 @@ class PendingStep:
 
     Attributes:
         does: a description for people, the same in every run.
-        where: the server that it is sent to.
+        where: the server or other place in which it takes place.
         reads: the names that it reads.
         writes: the names that it may change.
-        seconds: how long it sleeps or waits in Redis at most; None if it does neither.
+        seconds: longest time that it sleeps or waits in Redis. None if it does neither.
     """
 
     does: str
@@ -63,16 +63,16 @@ class PendingStep:
 
     @property
     def quiet(self) -> bool:
-        """Whether no other actor can notice the step, so that a switch before it has no effect."""
+        """Whether no other actor can notice the step. A switch to another actor before it then has no effect."""
         return not self.reads and not self.writes
 
 
 def parse_fault(choice: str) -> tuple[Fault, str]:
-    """Split a choice that is a fault into the fault and the actor that it hits; empty: it hits all of them."""
+    """Split the name of a fault, such as `crash A`, into the fault and the actor. Empty if it hits no single actor."""
     fault, _, actor = choice.rpartition(" ")
     return (fault, actor) if fault in FAULTS_OF_AN_ACTOR else (cast("Fault", choice), "")
 
 
 def watchdog_of(actor: str) -> str:
-    """Return the name, in a schedule, of the watchdog thread of an actor."""
+    """Return the name of an actor's watchdog thread in schedules."""
     return f"{actor}'s watchdog"

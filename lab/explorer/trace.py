@@ -1,4 +1,4 @@
-"""What a replayed schedule did, step by step: the pages and the terminal show it."""
+"""The trace of a replayed schedule, step by step, for the pages and the terminal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lab.explorer.terms import Invariant, Where
 
 @dataclass(frozen=True)
 class Choice:
-    """What can come next.
+    """An actor's step or a fault that can happen next.
 
     Attributes:
-        name: the entry for a schedule: the name of an actor, or a fault such as `crash A`.
-        does: what it does, for people.
-        is_fault: whether it is a fault, not an actor's own step.
+        name: its entry in a schedule: the name of an actor, or a fault such as `crash A`.
+        does: a description for people.
+        is_fault: whether it is a fault and not an actor's step.
     """
 
     name: str
@@ -30,15 +30,15 @@ class Step:
 
     Attributes:
         choice: its entry in the schedule.
-        actor: the actor that took the step; None for a fault, or for time that passed.
+        actor: the actor that took the step. None for a fault that hits no single actor, or for time that passed.
         does: the command, the statement or the fault.
         where: the server, or another place such as the process, in which it took place.
-        file: the path, relative to the project's folder, of the line that took the step; empty: none.
-        line: the line number, from 1; 0: none.
-        forced: whether no actor could go on, so that it was no choice.
-        answers: what each client that is done was told.
+        file: path, relative to the project folder, of the code that took the step. Empty if none is known.
+        line: line number in the file, from 1; 0 if none is known.
+        forced: whether there was no choice, because no actor could go on.
+        answers: the answer of each client that is done.
         holders: the clients that believe they hold the lock.
-        blocked: the clients that wait in a server for another.
+        blocked: the clients that wait in a server for another client.
         state: what the servers store: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
     """
 
@@ -60,14 +60,14 @@ class Trace:
     """One run of a rung.
 
     Attributes:
-        rung: the slug.
-        clients: how many there are.
+        rung: slug of the rung.
+        clients: number of clients.
         schedule: every choice that was made, in order.
-        steps: what each choice did, forced ones included.
-        choices: what can come next; empty when all actors are done.
-        goal: the invariant that the run was to break; None: any.
-        broken: the invariant that was broken, or None. It need not be the goal.
-        why: how it was broken, in one sentence; empty when it was not.
+        steps: what each choice did. It includes steps that were not chosen, such as time that passed.
+        choices: what can happen next. Empty when all actors are done.
+        goal: the invariant that the run should break; None for any invariant.
+        broken: the invariant that was broken, or None. It may differ from the goal.
+        why: how the invariant was broken, in one sentence. Empty if none was.
         ledger: the final figures by name: units at the start, units left, units sold.
     """
 

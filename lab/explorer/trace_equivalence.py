@@ -1,7 +1,7 @@
-"""A key that equivalent traces share: those that differ only in the order of steps that commute.
+"""A key for traces. Two traces have the same key if they differ only in the order of steps that commute.
 
-Two steps commute when neither writes a name that the other reads or writes. Traces that differ only by exchanges of
-such steps form an equivalence class, and it is enough to continue one of them.
+Two steps commute if neither writes a name that the other reads or writes. Traces that differ only by exchanges of such
+steps form an equivalence class. A search needs to continue only one trace of each class.
 
 Source: A. Mazurkiewicz, "Trace Theory", in: Petri Nets: Applications and Relationships to Other Models of Concurrency,
 LNCS 255, 1987.
@@ -15,20 +15,20 @@ from lab.explorer.terms import EVERYTHING, PendingStep
 
 
 class TraceKey:
-    """The partial order of a trace: a hash for each step, of the earlier steps with which it does not commute."""
+    """The key of a growing trace. Each step's hash includes the hashes of earlier steps that do not commute with it."""
 
     def __init__(self) -> None:
         self._last: dict[str, int] = {}
-        """The last step of each actor."""
+        """Hash of the last step of each actor."""
         self._written: dict[str, int] = {}
-        """The last step that wrote each name."""
+        """Hash of the last step that wrote each name."""
         self._read: dict[str, frozenset[int]] = {}
-        """The steps that have read each name since."""
+        """Hashes of the steps that have read each name after its last write."""
         self._all = 0
-        """The last step that touched everything."""
+        """Hash of the last step that touched everything."""
 
     def add_step(self, actor: str, pending: PendingStep) -> None:
-        """Add a step of an actor."""
+        """Add a step of an actor to the trace."""
         if EVERYTHING in pending.writes or EVERYTHING in pending.reads:
             self.add_change(f"{actor} {pending.does}", [EVERYTHING], actor)
             return
@@ -43,7 +43,7 @@ class TraceKey:
             self._written[name], self._read[name] = step, frozenset()
 
     def add_change(self, text: str, touched: Collection[str], actor: str | None = None) -> None:
-        """Add something that commutes with no earlier step: a fault, or a step that touches everything."""
+        """Add a change that commutes with no earlier step: a fault, or a step that touches everything."""
         change = hash((text, self.value(None, ())))
         if EVERYTHING in touched:
             self._all = change
@@ -55,10 +55,11 @@ class TraceKey:
             self._last[actor] = change
 
     def value(self, current: str | None, asleep: Collection[str]) -> int:
-        """Return the key.
+        """Return the key of the trace so far.
 
         Args:
-            current: the actor that took the last step: a switch away from it costs a preemption.
+            current: the actor that took the last step. It belongs to the key because a switch to another actor costs a
+                preemption.
             asleep: the actors that sleep.
         """
         return hash(
