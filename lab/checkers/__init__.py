@@ -1,1 +1,1 @@
-"""What must hold when the clients of an experiment are done."""
+"""Checkers: they decide whether the invariants of an experiment hold when its clients are done."""

@@ -1,4 +1,4 @@
-"""A checker reports what is broken once all clients are done, and the final figures."""
+"""Base class of the checkers, which report broken invariants and the final figures of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lab.sandbox.sandbox import Sandbox
 
 
 class Checker(ABC):
-    """Checks one run.
+    """Checks one run once all clients are done.
 
     Args:
-        sandbox: where the clients ran.
+        sandbox: the sandbox in which the clients ran.
         history: the history of the run.
     """
 
@@ -24,10 +24,10 @@ class Checker(ABC):
 
     @abstractmethod
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
-        """Return every violation.
+        """Return every violation of an invariant.
 
         Args:
-            answers: what each client was told, by name.
+            answers: the answer of each client, by name.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Checks of the clients of a lock: the counter in Redis is down by one unit for each client that bought."""
+"""Checkers for the clients of a lock: the counter in Redis must be down by one unit for each client that bought."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from lab.checkers.base import Checker
 from lab.explorer.terms import CRASHED, Violation
 
 STOCK = "stock"
-"""The key of the counter."""
+"""The Redis key of the counter."""
 UNITS = 10
 """The initial value of the counter."""
 RECORD = "record"
-"""The key of the record that sources merge their parts into."""
+"""The Redis key of the record into which sources merge their parts."""
 SOLD, OVERTAKEN, MERGED = "sold", "overtaken", "merged"
-"""Answers of the clients. `OVERTAKEN`: the store refused the write of an old fence."""
+"""Answers of the clients. `OVERTAKEN`: the store refused a write because its fence was old."""
 
 
 class CounterChecker(Checker):
-    """Every sale takes one unit, and every client that waits gets one in the end."""
+    """Checks that every sale took one unit, and that every client that waited got one in the end."""
 
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         sold = sum(answer == SOLD for answer in answers.values())
         gone = UNITS - int(self.sandbox.redis.get(STOCK))
-        # A client that crashed may or may not have sold a unit.
+        # A client that crashed may have sold a unit or not.
         violations: list[Violation] = []
         if not sold <= gone <= sold + len(self.history.crashed):
             violations.append(("conserved", f"{sold} clients were told sold, but {gone} of {UNITS} units are gone."))
         return [*violations, *self.unserved(answers)]
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
-        """Return the violation of `progress` when a client that did not crash got no unit."""
+        """Return a violation of `progress` if a client that did not crash got no unit."""
         failed = [name for name, answer in answers.items() if answer not in (SOLD, CRASHED)]
         return [("progress", f"{' and '.join(failed)} could have bought a unit but got none.")] if failed else []
 
@@ -41,7 +41,7 @@ class CounterChecker(Checker):
 
 
 class FenceChecker(CounterChecker):
-    """Like `CounterChecker`, but the store may refuse a client that a fault has hit."""
+    """Like `CounterChecker`. After a fault, the store may also refuse a client because its fence is old."""
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         faults = self.history.faults
@@ -51,14 +51,14 @@ class FenceChecker(CounterChecker):
 
 
 class QuorumChecker(CounterChecker):
-    """Like `CounterChecker`, but after the fault of a node there may be too few nodes to grant the lock."""
+    """Like `CounterChecker`, but after a fault of a node, too few nodes may be left to grant every client the lock."""
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         return [] if self.history.server_faults else super().unserved(answers)
 
 
 class MergeChecker(Checker):
-    """The part of every source is in the record."""
+    """Checks that the part of every source is in the record."""
 
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         parts = self._parts()

@@ -1,4 +1,7 @@
-"""The ledger of the rungs: write their orders to the lab's own tables, and check the conservation law there."""
+"""The ledger of the stock rungs: save their orders in the lab's own tables, and check the conservation law there.
+
+The law: units received = units on hand + units sold.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ from lab.models import RungOrder, RungStock
 
 
 def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-    """Write the orders in one statement, as a strategy's `Save`.
+    """Save the orders in one statement. It has the signature of `Save`, the function that strategies call.
 
-    It refuses nothing, not even a repeated idempotency key: the rung `duplicate-click` shows why a key is needed.
+    It refuses no order, not even one with a repeated idempotency key. The rung `duplicate-click` shows why a key is
+    needed.
     """
     RungOrder.objects.bulk_create(
         RungOrder(order=request.id, customer=request.customer, key=request.key, sku=item.sku, quantity=item.quantity)
@@ -29,7 +33,7 @@ def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
 
 
 def stock_up(sku: str, received: int) -> None:
-    """Reset a sku to the units received and no orders, and reset the copy of each rung in Redis."""
+    """Reset a sku to this number of received units and no orders, also in the copies that rungs have in Redis."""
     with transaction.atomic():
         RungOrder.objects.filter(sku=sku).delete()
         RungStock.objects.update_or_create(sku=sku, defaults={"received": received, "on_hand": received})
@@ -38,10 +42,10 @@ def stock_up(sku: str, received: int) -> None:
 
 
 def cancel(order: UUID) -> bool:
-    """Cancel an order once and put its units back on hand.
+    """Cancel an order and put its units back on hand. A second call changes nothing.
 
     Returns:
-        Whether the order was placed and not cancelled before.
+        Whether this call has cancelled the order.
     """
     placed = RungOrder.objects.filter(order=order, state=RungOrder.State.PLACED)
     with transaction.atomic(durable=True):
@@ -54,7 +58,7 @@ def cancel(order: UUID) -> bool:
 
 
 def figures(sku: str) -> audit.Figures:
-    """Return the figures of a sku in the conservation law, from one snapshot of the lab's tables.
+    """Return the conservation-law figures of a sku, from one snapshot of the lab's tables.
 
     Raises:
         RungStock.DoesNotExist: the lab has no stock of this sku.
@@ -70,9 +74,10 @@ def figures(sku: str) -> audit.Figures:
 
 
 def unowned(sku: str) -> int:
-    """Return the units on hand that no customer can buy: the copy in Redis neither offers nor reserves them.
+    """Return how many units on hand no customer can buy, because a copy in Redis neither offers nor reserves them.
 
-    Every rung has its own copy. The copy of a rung that has sold nothing is larger than the stock, so it adds nothing.
+    Every rung has its own copy of the stock. The copy of a rung that has sold nothing is larger than the stock, so it
+    does not change the result.
     """
     on_hand = figures(sku).on_hand
     copies = (rung.copy(sku) for rung in RUNGS.values())
@@ -80,6 +85,6 @@ def unowned(sku: str) -> int:
 
 
 def repeated(sku: str) -> int:
-    """Return how many placed orders of a sku repeat another one with the same customer and idempotency key."""
+    """Return how many placed orders of a sku have the customer and idempotency key of an earlier order."""
     keys = RungOrder.objects.filter(sku=sku, state=RungOrder.State.PLACED).values("customer", "key")
     return sum(orders - 1 for orders in keys.annotate(orders=Count("pk")).values_list("orders", flat=True))

@@ -1,4 +1,4 @@
-"""Checks of a sale: the conservation law, one order per request, no false refusal, no endless refusal."""
+"""Checkers of a sale: the conservation law, one order per request, no false "sold out", no endless refusal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lab.explorer.terms import Violation
 from lab.sandbox.sandbox import Sandbox
 
 SOLD, SOLD_OUT, QUEUED, REFUSED = "sold", "sold out", "queued", "refused: "
-"""Answers of the clients. The name of an error follows `REFUSED`."""
+"""Answers of the clients. After `REFUSED` comes the name of an error."""
 
 
 class Records(Protocol):
-    """What the tables say at the end of a run.
+    """What the tables contain at the end of a run.
 
     Attributes:
         repairs: whether the shop repairs what a crashed process has left behind.
@@ -27,11 +27,11 @@ class Records(Protocol):
     def repairs(self) -> bool: ...
 
     def figures(self) -> Figures:
-        """Return the figures of the sku in the conservation law."""
+        """Return the figures of the sku in the conservation law: units received, on hand and sold."""
         ...
 
     def unowned(self, on_hand: int) -> int:
-        """Return how many of the units on hand Redis neither offers nor reserves."""
+        """Return how many of the units on hand cannot be bought, because Redis neither offers nor reserves them."""
         ...
 
     def order_keys(self) -> Iterable[str]:
@@ -43,8 +43,8 @@ class StockChecker(Checker):
     """Checks the orders of all clients.
 
     Args:
-        records: what the tables say.
-        quantities: how many units each client wants, by name.
+        records: what the tables contain.
+        quantities: number of units that each client wants, by name.
         keys: the idempotency key of each client's request, by name.
         same_request: whether all clients send the same request.
     """
@@ -97,7 +97,7 @@ class StockChecker(Checker):
 
 
 class PromiseChecker(StockChecker):
-    """Also checks what the customers were told, for servers that may lose orders."""
+    """Also checks that no more clients were told "sold" than there were units. Needed where servers may lose orders."""
 
     def _violations(self, answers: Mapping[str, str]) -> Iterator[Violation]:
         law, told = self.records.figures(), self._told_yes(answers)
