@@ -1,1 +1,1 @@
-"""Faults that may hit the clients of an experiment and their servers."""
+"""Faults that may hit the clients of an experiment, their leases and their servers."""

@@ -1,4 +1,4 @@
-"""Faults of leases: the TTL passes, a watchdog renews, a client is paused."""
+"""Faults of leases: the TTL passes, a watchdog renews a lease, or a client is paused."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 
 LEAP = 1.01 * TTL
-"""Seconds by which a server's clock is set forward."""
+"""Seconds by which a server's clock is set forward. This is more than the TTL."""
 
 
 class LeaseFaults:
-    """Faults that any lock with a TTL can meet.
+    """Faults that can hit any lock with a TTL.
 
     Args:
         sandbox: the sandbox in which the clients run.
         history: the history of the run.
 
     Attributes:
-        watchdogs: the watchdogs of the current run by the actor's name.
+        watchdogs: the watchdogs of the current run, by the names of their actors.
     """
 
     ticks = 3
-    """Number of renewal intervals after which the server has ended a grant that is not renewed."""
+    """Number of renewal intervals after which a grant that is not renewed has ended on the server."""
 
     def __init__(self, sandbox: Sandbox, history: History) -> None:
         self.sandbox = sandbox
@@ -54,7 +54,7 @@ class LeaseFaults:
         return self.sandbox.until_expiry() is not None
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Cause a fault that was offered."""
+        """Make a fault happen that `offers` allows."""
         if fault == "tick":
             self.wait_for_renewal()
             self.watchdogs[actor].tick()
@@ -67,13 +67,13 @@ class LeaseFaults:
             self.sandbox.pass_time(RENEWAL_INTERVAL)
 
     def wait_for_renewal(self) -> None:
-        """Let the time pass after which a watchdog renews."""
+        """Let time pass until a watchdog has to renew."""
         self.history.faults += 1
         self.sandbox.pass_time(RENEWAL_INTERVAL)
 
 
 class ClockJumpFaults(LeaseFaults):
-    """Faults of leases, and a lock server whose clock is set forward, so that all its TTLs pass at once."""
+    """Faults of leases, and one more: the clock of the lock server is set forward, so that all its TTLs end at once."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """See `LeaseFaults.offers`."""
@@ -84,13 +84,13 @@ class ClockJumpFaults(LeaseFaults):
         if fault == "clock jump":
             self.history.faults += 1
             self.sandbox.pass_time(LEAP)
-            self.sandbox.clock.now -= LEAP  # the clients' own clocks do not jump
+            self.sandbox.clock.now -= LEAP  # the clients' own clocks must not jump
         else:
             super().inject(fault, actor)
 
 
 class LockServerFaults(LeaseFaults):
-    """Faults of locks on ZooKeeper and etcd, which do not store their leases in Redis."""
+    """Faults of locks on ZooKeeper and etcd. Their leases are not stored in Redis."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """See `LeaseFaults.offers`."""
@@ -100,6 +100,6 @@ class LockServerFaults(LeaseFaults):
 
 
 class EtcdFaults(LockServerFaults):
-    """Faults of locks on etcd, which keeps a lease for a quarter longer than the lock's TTL."""
+    """Faults of locks on etcd, where a lease lasts a quarter longer than the lock's TTL."""
 
     ticks = 4

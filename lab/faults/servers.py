@@ -1,4 +1,4 @@
-"""Faults of servers: a restart, a failover, a clock that jumps, data that is lost."""
+"""Faults of servers: a restart, a failover, a clock that jumps, or data that is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OF_A_SERVER: tuple[Fault, ...] = ("restart", "failover", "clock jump")
 
 
 class ClusterFaults(LeaseFaults):
-    """Faults of leases, and one fault of a server of a cluster per run.
+    """Faults of leases, and at most one fault of a server in a cluster per run.
 
     Args:
         cluster: the servers of the lock.
@@ -39,15 +39,15 @@ class ClusterFaults(LeaseFaults):
 
 
 class ZooKeeperQuorumFaults(ClusterFaults, LockServerFaults):
-    """Faults of locks on ZooKeeper, and one fault of a server."""
+    """Faults of locks on ZooKeeper, and at most one fault of a server."""
 
 
 class EtcdQuorumFaults(ClusterFaults, EtcdFaults):
-    """Faults of locks on etcd, and one fault of a server."""
+    """Faults of locks on etcd, and at most one fault of a server."""
 
 
 class RestartFaults(LeaseFaults):
-    """Faults of leases, and restarts of the Redis of the sandbox, which loses all writes since its snapshot."""
+    """Faults of leases, and restarts of the sandbox's Redis. A restart loses all writes since the last snapshot."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """See `LeaseFaults.offers`."""
