@@ -1,1 +1,1 @@
-"""Databases and servers in which schedules run, separate from the shop's own."""
+"""Sandboxes: databases and servers in which schedules run, separate from the shop's own."""

@@ -1,11 +1,11 @@
-"""The clock of a schedule, and how long a lease lasts on it."""
+"""The clock of a schedule, and the TTL of a lease on it."""
 
 from __future__ import annotations
 
 TTL = 30.0
-"""Seconds on the schedule's clock, so long that the real time which passes during a run does not matter."""
+"""TTL of a lease, in seconds on the schedule's clock. It is so long that the real duration of a run does not matter."""
 RENEWAL_INTERVAL = 0.35 * TTL
-"""Seconds after which a watchdog has something to renew."""
+"""Seconds on the schedule's clock after which a watchdog has to renew a lease."""
 
 
 class Clock:

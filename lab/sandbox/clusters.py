@@ -1,4 +1,4 @@
-"""Groups of Valkey servers on which a distributed lock runs, and the fault that may hit one of them."""
+"""Groups of Valkey servers on which a distributed lock runs. A fault may hit one of the servers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lab.sandbox.sandbox import Sandbox
 
 
 class Cluster(ABC):
-    """Servers that a schedule sets up and that a fault may hit once.
+    """Servers that a schedule sets up, and of which a fault may hit one, once.
 
     Args:
-        sandbox: the sandbox; its time passes on the servers too.
+        sandbox: the sandbox. When time passes in it, time also passes on the servers.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -27,25 +27,25 @@ class Cluster(ABC):
         return fleet
 
     def begin(self) -> None:
-        """Set up the servers. Threads that the lock starts wait only for servers."""
+        """Set up the servers. Until `end`, an actor's wait for another thread of this process does not count."""
         self.sandbox.local_waits = False
         self.set_up()
 
     def end(self) -> None:
-        """Let the sandbox forget the servers. Safe to call more than once."""
+        """Remove the servers from the sandbox. Safe to call more than once."""
         self.sandbox.nodes.clear()
         self.sandbox.local_waits = True
 
     @abstractmethod
     def set_up(self) -> None:
-        """Empty the servers and serve each at its place."""
+        """Empty the servers and make each available at its address."""
 
     @abstractmethod
     def strike(self, fault: Fault) -> None:
-        """Cause a fault of a server."""
+        """Make a fault of a server happen."""
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients and the sandbox find a server at a place, or no server if it is None."""
+        """Make a server available to clients and to the sandbox at a place. None: make no server available there."""
         self.fleet.serve(place, node)
         address = str(self.fleet.address(place))
         if node is None:
@@ -54,12 +54,12 @@ class Cluster(ABC):
             self.sandbox.nodes[address] = node.admin
 
     def url(self, place: str) -> str:
-        """Return the URL at which clients find the server of a place."""
+        """Return the URL at which clients find the server at a place."""
         return f"unix://{self.fleet.address(place)}"
 
 
 class ReplicatedPrimary(Cluster):
-    """A primary whose replica has not received the last writes when it is promoted."""
+    """A primary and its replica. When the replica is promoted, it lacks the last writes."""
 
     def set_up(self) -> None:
         primary = self.fleet.node("primary", *VOLATILE, *REPLICATES_AT_ONCE)
@@ -78,13 +78,13 @@ class ReplicatedPrimary(Cluster):
 
 
 class RedlockNodes(Cluster):
-    """Five nodes, two of which cannot be reached at first. Faults hit the third.
+    """Five Redlock nodes, two of which cannot be reached at first. Faults hit the third node.
 
     Args:
-        third: the name of the third node. Experiments that start it with different options use different names.
+        third: name of the third node. Experiments that start it with different options use different names.
         durable: whether the third node keeps its data over a restart.
-        own_clock: whether the third node has a clock that can be set.
-        replicated: whether a replica that lags behind takes the place of the third node when that is lost.
+        own_clock: whether the clock of the third node can be set.
+        replicated: whether a replica without the last writes replaces the third node when that node is lost.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class RedlockNodes(Cluster):
 
 
 class _Replicated:
-    """Marks that a replica has been in sync with its primary once, which takes a second."""
+    """Ensures that a replica has once been in sync with its primary. This takes a second, so it is done only once."""
 
     def __init__(self, primary: Node, replica: Node) -> None:
         replicate(primary, replica)

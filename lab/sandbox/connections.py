@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ActorConnections:
-    """A client of Redis and a connection to Postgres, whose commands are steps of the actor.
+    """An actor's client of Redis and its connection to Postgres. Their commands are steps of the actor.
 
     Args:
         redis_url: the Redis database.
@@ -32,11 +32,11 @@ class ActorConnections:
         self.redis = stepping_client(redis_url)
         self.database: hooks.StoppingDatabase | None = None
         self.terminated: list[int] = []
-        """The Postgres backends that were told to end. Some may still be running."""
+        """Process ids of the Postgres backends that were told to end. Some may still run."""
         self._settings = dict(database)
 
     def use_in_thread(self) -> None:
-        """Make Django's default database and cache of the calling thread these connections."""
+        """Make these connections the default database and cache of Django in the calling thread."""
         if self.database is None:
             self.database = hooks.StoppingDatabase(self._settings, DEFAULT_DB_ALIAS)
             self.database.inc_thread_sharing()
@@ -44,7 +44,7 @@ class ActorConnections:
         caches["default"] = cast("BaseCache", _Cache(self.redis))
 
     def close(self) -> None:
-        """Drop the connections, as a process that ends does."""
+        """Drop the connections, as the end of a process does."""
         self.redis.connection_pool.disconnect()
         if self.database is not None:
             if self.database.connection is not None:
@@ -53,7 +53,7 @@ class ActorConnections:
 
 
 class _Cache:
-    """The part of django-redis's cache that `get_redis_connection` uses."""
+    """The part of django-redis's cache class that `get_redis_connection` needs."""
 
     def __init__(self, client: redis.Redis) -> None:
         self.client = self
@@ -64,7 +64,7 @@ class _Cache:
 
 
 def address(database: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the address of a Postgres database as libpq's parameters.
+    """Return how to connect to a Postgres database, as parameters of libpq.
 
     Args:
         database: Django's settings of the database.
@@ -80,7 +80,7 @@ def backends_of(held: ActorConnections | None, actor: Actor) -> list[int]:
     # Read the attribute once: the actor's thread may be closing the connection.
     database = None if held is None or held.database is None else held.database.connection
     if database is not None:
-        with suppress(psycopg.OperationalError):  # a connection that is closed by now has no backend
+        with suppress(psycopg.OperationalError):  # a connection that was just closed has no backend
             pids.append(database.info.backend_pid)
     if actor.session is not None:
         pids.append(actor.session.pid)

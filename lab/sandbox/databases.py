@@ -1,4 +1,4 @@
-"""The databases of the sandboxes: which Redis database each has, and how its Postgres database is created."""
+"""The databases of the sandboxes: the number of each Redis database, and how each Postgres database is created."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from lab.sandbox.redis_database import NotOurs
 from servers import ServerError
 
 REDIS_DATABASES = range(15, -1, -1)
-"""The databases that every Redis has by default. The sandboxes use them in this order and skip the shop's."""
+"""Numbers of the databases that every Redis has by default. Sandboxes take them in this order, without the shop's."""
 MOST = len(REDIS_DATABASES) - 1
 """The maximum number of sandboxes."""
 CREATING = (0x4C6162, 1)
-"""The advisory lock that a process holds while it creates a sandbox's database. It is in the database `postgres`."""
+"""Advisory lock on the database `postgres`. A process holds it while it creates the database of a sandbox."""
 
 MADE = "The lab of Last Unit: "
-"""The beginning of the comment on every Postgres database that the lab has created. The migrations follow it."""
+"""Beginning of the comment on every Postgres database that the lab has created. After it come the migrations."""
 
 CHECK = "Start it, check that DATABASE_URL and REDIS_URL name a running server, and try again."
 
@@ -41,7 +41,7 @@ class SandboxesBusy(ServerError):
 
 @contextmanager
 def server_errors() -> Iterator[None]:
-    """Turn connection errors of the Postgres and Redis clients into `ServerError` inside the `with` block.
+    """Inside the `with` block, raise `ServerError` in place of connection errors of the Postgres and Redis clients.
 
     Raises:
         ServerError: a server does not answer.
@@ -59,10 +59,10 @@ def redis_url_of(number: int, shop: str) -> str:
 
     Args:
         number: number of the sandbox, from 0.
-        shop: the URL of the shop's own database, which is on the same server and is never a sandbox's.
+        shop: URL of the shop's own database. It is on the same server, and no sandbox uses it.
 
     Raises:
-        ServerError: there is no sandbox of this number.
+        ServerError: there is no sandbox with this number.
     """
     shops_own = parse_url(shop).get("db", 0)
     free = [database for database in REDIS_DATABASES if database != shops_own][:MOST]
@@ -72,7 +72,7 @@ def redis_url_of(number: int, shop: str) -> str:
             f"Set LAB_SANDBOXES to {MOST} or less."
         )
     place, _, query = shop.partition("#")[0].partition("?")
-    # A `db` in the query takes precedence over the path, and the first one counts.
+    # redis-py prefers a `db` in the query to the path. Remove it, or the sandbox would use the shop's database.
     kept = [part for part in query.split("&") if part and unquote_plus(part.partition("=")[0]) != "db"]
     if place.startswith("unix:"):
         kept.append(f"db={free[number]}")
@@ -82,24 +82,24 @@ def redis_url_of(number: int, shop: str) -> str:
 
 
 def shops_database() -> dict[str, Any]:
-    """Return Django's settings of the shop's Postgres database, without its pool."""
+    """Return Django's settings of the shop's Postgres database, without its connection pool."""
     shop = connections.databases[DEFAULT_DB_ALIAS]
     options = {name: value for name, value in shop["OPTIONS"].items() if name != "pool"}
-    # Use the name in the connection, not in the settings: in a test it is the test database.
+    # Use the name in the connection, not in the settings: in a test run it is the test database.
     name = connections[DEFAULT_DB_ALIAS].settings_dict["NAME"]
     return {**shop, "NAME": name, "OPTIONS": options, "CONN_MAX_AGE": 0}
 
 
 def postgres_database(number: int, until: float) -> dict[str, Any]:
-    """Return Django's settings of a sandbox's Postgres database, and create it unless it is there.
+    """Return Django's settings of a sandbox's Postgres database. Create the database if it does not exist.
 
     Args:
         number: number of the sandbox, from 0.
-        until: when to stop waiting for another process that creates one, on the monotonic clock.
+        until: when to stop waiting for another process that creates a database, on the monotonic clock.
 
     Raises:
-        SandboxesBusy: another process was still creating one at that time.
-        NotOurs: a database of that name is not the lab's.
+        SandboxesBusy: another process was still creating a database at that time.
+        NotOurs: a database with this name exists, but was not created by the lab.
         ServerError: the shop's role may not create databases.
     """
     database = shops_database()
@@ -126,7 +126,7 @@ def postgres_database(number: int, until: float) -> dict[str, Any]:
 
 
 def server(database: dict[str, Any], until: float) -> psycopg.Connection[Any]:
-    """Connect to the `postgres` database of a server, from which other databases are created."""
+    """Connect to the `postgres` database of a server, in order to create other databases."""
     timeout = max(1, round(until - time.monotonic()))
     there = address(database) | {"dbname": "postgres", "connect_timeout": timeout}
     return psycopg.connect(make_conninfo("", **there), autocommit=True)
@@ -139,14 +139,14 @@ def _is_made(connection: psycopg.Connection[Any], name: str) -> bool:
 
 
 def _comment() -> str:
-    """Return the comment of a database with the current tables. A database with other migrations is created again."""
+    """Return the comment for a database with the current migrations. A database with another one is created again."""
     return MADE + ", ".join(f"{app}.{name}" for app, name in sorted(MigrationLoader(None).graph.leaf_nodes()))
 
 
 def _make(connection: psycopg.Connection[Any], name: str, database: dict[str, Any]) -> None:
     """Create a database under a temporary name, and rename it when it is complete.
 
-    A crash leaves a database with a temporary name, which the next call drops.
+    A crash leaves a database with a temporary name. The next call drops it.
     """
     if not _is_the_labs(connection, name):
         raise NotOurs(
@@ -183,14 +183,14 @@ def _migrate(alias: str, database: dict[str, Any]) -> None:
 
 
 def _is_the_labs(connection: psycopg.Connection[Any], name: str) -> bool:
-    """Return whether the lab has created a database, or there is none of that name."""
+    """Return whether a database was created by the lab, or does not exist."""
     query = "SELECT coalesce(shobj_description(oid, 'pg_database'), '') FROM pg_database WHERE datname = %s"
     found: tuple[str, ...] | None = connection.execute(query, [name]).fetchone()
     return found is None or found[0].startswith(MADE)
 
 
 def _unfinished(connection: psycopg.Connection[Any], name: str) -> list[str]:
-    """Return the databases with a temporary name that a crash has left."""
+    """Return the names of unfinished databases that a crash has left behind."""
     query = "SELECT datname FROM pg_database WHERE starts_with(datname, %s) AND "
     query += "starts_with(shobj_description(oid, 'pg_database'), %s)"
     return [row[0] for row in connection.execute(query, [f"{name}_", MADE])]

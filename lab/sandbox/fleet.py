@@ -1,4 +1,4 @@
-"""Additional Valkey servers of a sandbox. A schedule may disconnect or restart them, fail over or set clocks."""
+"""Additional Valkey servers of a sandbox. A schedule may restart or disconnect them, or set their clocks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from servers.valkey import Valkey
 
 HOST = "127.0.0.1"
 RESPONSE_TIMEOUT = 10.0
-"""Seconds within which a server must do what usually takes milliseconds."""
+"""Seconds within which a server must do something that usually takes milliseconds."""
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 VOLATILE = ("--appendonly", "no")
@@ -40,8 +40,8 @@ class Node:
     """A Valkey server that can be killed and started again.
 
     Args:
-        folder: the folder of this server.
-        extra: arguments for the server.
+        folder: folder of this server.
+        extra: additional command-line arguments of the server.
     """
 
     def __init__(self, folder: Path, extra: Iterable[str]) -> None:
@@ -54,7 +54,7 @@ class Node:
         self.ahead = folder / "ahead"
 
     def start(self) -> None:
-        """Start the server with the data that it has on disk, unless it runs."""
+        """Start the server with the data that it has on disk. Do nothing if it runs."""
         if not self.server.child.alive:
             self.server.socket.unlink(missing_ok=True)
             self.server.start()
@@ -63,17 +63,17 @@ class Node:
                 self.admin.script_load(script)
 
     def empty(self) -> None:
-        """Start the server unless it runs, end its replication, and delete its data."""
+        """Start the server if needed, end its replication, and delete its data."""
         self.start()
         self.admin.replicaof("NO", "ONE")
         self.admin.flushall()
 
     def kill(self) -> None:
-        """End the server at once, as a loss of power would."""
+        """Kill the server at once, as a loss of power would."""
         self.server.child.kill()
 
     def have_own_clock(self) -> None:
-        """Give the server a time of day of its own. To be called before it is started.
+        """Give the server its own time of day, which `set_clock_ahead` changes. Call it before the server is started.
 
         Raises:
             Missing: libfaketime is not installed.
@@ -109,7 +109,7 @@ class Node:
 
 
 class Fleet:
-    """The additional servers of a sandbox, each started on first use, and the addresses at which clients find them.
+    """The additional servers of a sandbox. Each starts on first use. Clients find a server at a place, a socket path.
 
     Servers start in the main thread only: see `servers.process.Child`.
     """
@@ -118,11 +118,11 @@ class Fleet:
         self._outer = Path(tempfile.mkdtemp(prefix="lu-lab-"))
         self._outer.chmod(0o755)
         self._nodes: dict[str, Node] = {}
-        # The servers end with this process in any case, but their folder stays.
+        # The servers end with this process in any case, but their folder would stay.
         atexit.register(self.close)
 
     def node(self, name: str, *extra: str, own_clock: bool = False) -> Node:
-        """Return the server of a name, and start it unless it runs."""
+        """Return the server with this name. Start it if it does not run."""
         node = self._nodes.get(name)
         if node is None:
             node = Node(self._outer / name, extra)
@@ -137,7 +137,7 @@ class Fleet:
         return self._outer / f"at-{place}"
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients find a server at a place, or no server if it is None."""
+        """Let clients find a server at a place. None: let them find no server there."""
         address = self.address(place)
         if node is None:
             address.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ class Fleet:
 
 
 def replicate(primary: Node, replica: Node) -> None:
-    """Make one server replicate the other, and return when it does."""
+    """Make one server replicate another. Return when it does."""
     replica.admin.replicaof(HOST, str(primary.port))
     until = time.monotonic() + RESPONSE_TIMEOUT
     while not primary.admin.wait(1, 100):
@@ -166,12 +166,12 @@ def replicate(primary: Node, replica: Node) -> None:
 
 
 def detach(replica: Node) -> None:
-    """Stop the replication: the replica keeps its data, and looks for its primary at an address without a server."""
+    """Stop the replication by giving the replica a primary that does not exist. The replica keeps its data."""
     replica.admin.replicaof(HOST, "1")
 
 
 def libfaketime() -> Path | None:
-    """Return the path of libfaketime: Debian's, or that of the PyPI package of this name; None: it is not installed."""
+    """Return the path of libfaketime, from Debian or from the PyPI package libfaketime. None if it is not installed."""
     found = list(Path("/usr/lib").glob(DEBIAN))
     if (wheel := find_spec("libfaketime")) is not None and wheel.origin is not None:
         found += Path(wheel.origin).parent.glob(WHEEL)

@@ -1,6 +1,6 @@
-"""Hooks that stop an actor's thread, at the extension points of redis-py, Django's backends and `PostgresSession`.
+"""Connections that stop an actor's thread before each command: for redis-py, Django and `PostgresSession`.
 
-In a thread of no actor, the hooks do nothing.
+In threads that run no actor, they do not stop.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from locking.postgres.session import PostgresSession
 from locking.postgres.settings import SETTINGS
 
 FOREVER: Any = object()
-"""redis-py's default for a timeout: none."""
+"""redis-py's default for a timeout: no timeout."""
 
 
 class _Stopping:
     """A connection to Redis that stops before each command. The commands of its handshake are not steps."""
 
     client_id = 0
-    """The id that the server has given to the connection."""
+    """The id of this connection on the server."""
     _handshake = False
     _blocking = False
 
@@ -43,14 +43,16 @@ class _Stopping:
 
     def send_command(self, *command: Any, **options: Any) -> None:
         if command[0] == "UNWATCH":
-            # redis-py sends it to clean up, in any thread, even when a pipeline is garbage collected: it is not a step.
+            # redis-py sends UNWATCH to clean up, in any thread, even when a pipeline is garbage collected. So it is not
+            # a step.
             if (actor := current_actor()) is not None and actor.crashed:
                 raise redis.ConnectionError("the process has crashed")
         elif not self._handshake:
             stop_before(of_commands([command]))
             self._blocking = command[0] == "BLPOP"
             if self._blocking:
-                # The sandbox reads the connection's last command: reset it, so that BLPOP means that this one arrived.
+                # The sandbox reads the last command of this connection from the server. Send PING first, so that BLPOP
+                # there means that this BLPOP has arrived.
                 super().send_command("PING")  # type: ignore[misc]
                 super().read_response()  # type: ignore[misc]
         super().send_command(*command, **options)  # type: ignore[misc]
@@ -71,15 +73,15 @@ class _Stopping:
 
 
 class StoppingConnection(_Stopping, Connection):
-    """A connection over TCP."""
+    """A stopping connection over TCP."""
 
 
 class StoppingSocket(_Stopping, UnixDomainSocketConnection):
-    """A connection over a Unix socket."""
+    """A stopping connection over a Unix socket."""
 
 
 class StoppingDatabase(DatabaseWrapper):
-    """Django's connection to Postgres, stopping before each statement, BEGIN, COMMIT and ROLLBACK."""
+    """Django's connection to Postgres. It stops before each statement, BEGIN, COMMIT and ROLLBACK."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -91,7 +93,7 @@ class StoppingDatabase(DatabaseWrapper):
 
     def _rollback(self) -> None:
         if (actor := current_actor()) is not None and actor.crashed:
-            # Django then drops the connection, as the death of a process does.
+            # Because of this error, Django drops the connection, as the death of a process does.
             raise OperationalError("the process has crashed")
         stop_before(PendingStep("ROLLBACK", "postgres", writes=frozenset({"postgres"})))
         super()._rollback()  # type: ignore[misc]
@@ -110,18 +112,18 @@ def _before_the_statement(execute: Callable[..., Any], sql: str, *rest: Any) -> 
 
 
 class Notification(ABC):
-    """Something other than a connection to Redis that an actor can listen to."""
+    """Something that an actor can listen to, other than a connection to Redis."""
 
     @abstractmethod
     def arrived(self) -> bool:
-        """Return whether the actor is to wake, according to the server. Called in another thread."""
+        """Ask the server whether the actor should wake. Called in another thread."""
 
 
 class StoppingSession(Notification, PostgresSession):
-    """The session of a lock with Postgres, stopping before each statement except the one that sets its options."""
+    """The Postgres session of a lock. It stops before each statement except the one that sets the session's options."""
 
     pid = 0
-    """The process id of its backend."""
+    """Process id of the session's Postgres backend."""
     _notified_before = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -156,7 +158,7 @@ class StoppingSession(Notification, PostgresSession):
 
     def arrived(self) -> bool:
         """See `Notification.arrived`."""
-        # Postgres delivers notifications before it answers the next statement, so send one.
+        # Postgres delivers notifications before it answers the next statement, so send a statement.
         super().ask("SELECT")
         self._notified_before = self._notified() or self._notified_before
         return self._notified_before

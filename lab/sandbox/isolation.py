@@ -1,4 +1,4 @@
-"""Run folders and environments for commands that must share nothing with the shop: neither servers nor settings."""
+"""Run folders and environments for commands that must not share servers or settings with the shop."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from django.conf import settings
 from servers import RunFolder, ServerError
 
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
-"""The environment variables that are passed on: no address, password or key of the shop."""
+"""The environment variables that these commands inherit. None of them has an address, password or key of the shop."""
 STOP_TIMEOUT = 15.0
 """Seconds within which the servers of a killed command must end."""
 RETRY_DELAY = 0.1
-"""Seconds between two attempts to remove their folder."""
+"""Seconds between two attempts to remove the folder of these servers."""
 
 
 def folder(name: str) -> RunFolder:
-    """Return the run folder of a name, next to the shop's."""
+    """Return the run folder with this name, next to the shop's."""
     shop = settings.RUN_FOLDER.path
     return RunFolder(shop.with_name(f"{shop.name}-{name}"))
 
 
 def remove(run: RunFolder) -> None:
-    """Remove the folder of a command that has ended. Wait for its servers, which a killed command leaves behind.
+    """Remove the run folder of a command that has ended. If the command was killed, wait until its servers have ended.
 
     Raises:
         ServerError: the servers have not ended in time, or the folder is not a run folder.
@@ -43,6 +43,6 @@ def remove(run: RunFolder) -> None:
 
 
 def environment(run: RunFolder) -> Mapping[str, str]:
-    """Return the complete environment of a command that uses the servers of that folder."""
+    """Return the complete environment of a command that uses the servers of this run folder."""
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return {**passed_on, "RUN_FOLDER": str(run.path), "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}

@@ -1,7 +1,7 @@
-"""Locks without a server whose acquire and release are steps, so that a run shows them.
+"""Locks without a server, with acquire and release as steps, so that a trace shows them.
 
-These steps touch no shared data, so the search adds no preemption before them: the outcome would be the same as a
-preemption before the statements around them.
+These steps touch no shared data, so the search adds no preemption before them. A preemption before the statements
+around them has the same outcome.
 """
 
 from __future__ import annotations

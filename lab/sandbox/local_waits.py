@@ -1,6 +1,6 @@
-"""Whether the thread of an actor waits for another thread of this process.
+"""Find out whether the thread of an actor waits for another thread of this process.
 
-No server knows of these waits, so they are recognised by the function in which the thread sleeps: that of a batch in
+No server knows of such a wait. So it is recognised by the function in which the thread sleeps: the wait for a batch in
 `inventory`, the queue of `ThreadLock`, or the pause of `ProcessLock` between two attempts to lock its file.
 """
 
@@ -16,7 +16,7 @@ from locking.local import ProcessLock, QueuePlace
 
 
 def waits_for_a_thread(actor: Actor) -> bool:
-    """Return whether an actor sleeps on a lock that another thread has not released yet."""
+    """Return whether an actor sleeps until another thread releases a lock or finishes a batch."""
     frame = sys._current_frames().get(actor.thread.ident or 0)
     if frame is None:
         return False

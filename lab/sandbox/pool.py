@@ -1,4 +1,4 @@
-"""The pool of sandboxes. Their databases are separate from the shop's, so no schedule can touch the shop's data."""
+"""The pool of sandboxes. Their databases are separate from the shop's, so no schedule can change the shop's data."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from lab.sandbox.sandbox import IN_USE, Sandbox
 from servers import ServerError
 
 VISITORS_WAIT, COMMANDS_WAIT = 5.0, 30.0
-"""Seconds to wait for a sandbox."""
+"""Seconds for which a visitor's page and a command wait for a free sandbox."""
 POLL = 0.05
 """Seconds between two attempts to reserve a sandbox that another process uses."""
 
 _changed = threading.Condition()
 _used: set[int] = set()
-"""The sandboxes that a thread of this process uses, or tries to reserve."""
+"""Numbers of the sandboxes that a thread of this process uses or tries to reserve."""
 _idle: dict[int, Sandbox] = {}
-"""The open sandboxes that this process does not use at the moment. Another process may use them."""
+"""Open sandboxes that this process does not use at the moment. Another process may use them."""
 
 SHOP = ("locking", "inventory", "shop")
-"""The packages that write to the shop's log."""
+"""Packages that write to the shop's log."""
 _thread = threading.local()
 
 
 @contextmanager
 def borrowed(wait_timeout: float = VISITORS_WAIT) -> Iterator[Sandbox]:
-    """Reserve one of the visitors' sandboxes for the length of the `with` block.
+    """Reserve one of the visitors' sandboxes during the `with` block.
 
     Args:
-        wait_timeout: seconds to wait for a free one.
+        wait_timeout: seconds to wait for a free sandbox.
 
     Raises:
-        SandboxesBusy: none was free in that time.
-        ServerError: none can be opened.
+        SandboxesBusy: no sandbox was free within that time.
+        ServerError: no sandbox can be opened.
     """
     number, sandbox = _reserve(range(settings.LAB_SANDBOXES), time.monotonic() + wait_timeout)
     released = None
@@ -63,14 +63,14 @@ def borrowed(wait_timeout: float = VISITORS_WAIT) -> Iterator[Sandbox]:
 
 @contextmanager
 def for_a_command(wait_timeout: float = COMMANDS_WAIT) -> Iterator[Sandbox]:
-    """Reserve a sandbox for the length of the `with` block; one of the visitors' only if no other is free.
+    """Reserve a sandbox during the `with` block. Use one of the visitors' sandboxes only if no other is free.
 
     Args:
-        wait_timeout: seconds to wait for a free one.
+        wait_timeout: seconds to wait for a free sandbox.
 
     Raises:
-        SandboxesBusy: none was free in that time. The message names the processes that use them.
-        ServerError: none can be opened, or a server stopped answering before the block ended.
+        SandboxesBusy: no sandbox was free within that time. The message names the processes that use them.
+        ServerError: no sandbox can be opened, or a server stopped answering before the block ended.
     """
     numbers = (*range(settings.LAB_SANDBOXES, MOST), *range(settings.LAB_SANDBOXES))
     try:
@@ -88,20 +88,20 @@ def for_a_command(wait_timeout: float = COMMANDS_WAIT) -> Iterator[Sandbox]:
 
 
 def is_no_visitors(record: logging.LogRecord) -> bool:
-    """Log filter: leave out what the shop's packages log in a visitor's schedule. The page shows it."""
+    """Log filter: drop what the shop's packages log while a visitor's schedule runs. The page shows the outcome."""
     in_schedule = getattr(_thread, "borrows", False) or current_actor() is not None
     return not (in_schedule and record.name.partition(".")[0] in SHOP)
 
 
 def open_sandbox(number: int, redis_url: str = "") -> Sandbox:
-    """Open and reserve a sandbox, until it is closed.
+    """Open a sandbox and reserve it until it is closed.
 
     Args:
         number: number of the sandbox, from 0.
-        redis_url: a Redis database to use instead of the one with that number on the shop's server.
+        redis_url: a Redis database to use instead of the sandbox's own on the shop's server.
 
     Raises:
-        SandboxesBusy: it is in use.
+        SandboxesBusy: the sandbox is in use.
         ServerError: there is no such sandbox, or a server refuses to open it.
     """
     sandbox = _open(number, time.monotonic() + VISITORS_WAIT, redis_url)
@@ -116,11 +116,11 @@ def open_sandbox(number: int, redis_url: str = "") -> Sandbox:
 
 
 def _reserve(numbers: Sequence[int], until: float) -> tuple[int, Sandbox]:
-    """Reserve the first of these sandboxes that is free. One whose databases hold other data is passed over.
+    """Reserve the first of these sandboxes that is free. Skip a sandbox whose databases hold other data.
 
     Raises:
-        SandboxesBusy: none was free until that time on the monotonic clock.
-        NotOurs: all of them hold other data.
+        SandboxesBusy: no sandbox was free until that time on the monotonic clock.
+        NotOurs: the databases of all these sandboxes hold other data.
     """
     while True:
         for number in numbers:
@@ -151,7 +151,7 @@ def _try(number: int, until: float) -> Sandbox | None:
             try:
                 acquired = _acquire(number, sandbox)
             except ServerError:
-                # A server may have been restarted since it was last used: open it again.
+                # A server may have been restarted after the last use of this sandbox: open it again.
                 sandbox.close()
                 sandbox = None
         if sandbox is None:
@@ -169,7 +169,7 @@ def _try(number: int, until: float) -> Sandbox | None:
 
 
 def _put_back(number: int, sandbox: Sandbox | None) -> None:
-    """Let other threads use a sandbox. It stays open; None: it is closed already."""
+    """Let other threads use a sandbox, which stays open. None: it is closed already."""
     with _changed:
         _used.discard(number)
         if sandbox is not None:
@@ -178,7 +178,7 @@ def _put_back(number: int, sandbox: Sandbox | None) -> None:
 
 
 def _open(number: int, until: float, redis_url: str = "") -> Sandbox:
-    """Open a sandbox without reserving it. Its Postgres database is created unless it is there."""
+    """Open a sandbox without reserving it. Create its Postgres database if needed."""
     url = redis_url or redis_url_of(number, settings.REDIS_LOCATION)
     with server_errors():
         return Sandbox(url, databases.postgres_database(number, until))

@@ -1,4 +1,4 @@
-"""Three servers of etcd or ZooKeeper on which a lock runs, and the loss of their leader."""
+"""Three servers of etcd or ZooKeeper on which a lock runs. A fault can make them lose their leader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from servers.folder import RunFolder
 
 
 class RunningServer:
-    """A server or a cluster in a folder of its own, until it is closed.
+    """A server or a cluster that runs in a folder of its own until it is closed.
 
     Args:
-        make: makes the server, in a run folder.
+        make: creates the server, given a run folder.
     """
 
     def __init__(self, make: Callable[[Path], Any]) -> None:
@@ -40,13 +40,13 @@ class RunningServer:
 
 
 class Quorum(Cluster):
-    """A leader and two followers, one of which has not received the last writes when the leader is lost.
+    """A leader and two followers. When the leader is lost, one follower has not received the last writes.
 
-    The servers go on from one run to the next. Only after a failover the killed one is started again.
+    The servers stay alive from one run to the next. After a failover, the killed server is started again.
 
     Args:
-        name: the name of the servers in the sandbox.
-        make: makes the servers, in a run folder, with a network that can be cut.
+        name: name of the servers in the sandbox.
+        make: creates the servers, given a run folder, with a network that can be cut.
 
     Attributes:
         after_failover: called once the new leader works.
@@ -60,13 +60,13 @@ class Quorum(Cluster):
 
     @property
     def servers(self) -> cluster.Cluster[Any]:
-        """The servers."""
+        """The cluster, started on first use."""
         servers: cluster.Cluster[Any] = self.sandbox.resource(self._name, lambda: RunningServer(self._make)).server
         return servers
 
     @property
     def up_to_date(self) -> Any:
-        """The follower that receives the writes of the leader."""
+        """The follower that receives the leader's writes."""
         leader = self.servers.leader()
         return next(each for each in self.servers.members if each is not leader and each not in self.servers.isolated)
 

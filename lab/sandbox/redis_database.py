@@ -1,4 +1,4 @@
-"""The Redis database of a sandbox: emptied before each schedule, unless it holds data that is not the lab's."""
+"""The Redis database of a sandbox. It is emptied before each schedule, but never if it holds data of others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ end
 return next
 """
 MARK = "lab:stage"
-"""The key that marks a Redis database as a sandbox's. Its value names the sandbox's Postgres database."""
+"""The key that marks a Redis database as one of a sandbox. Its value names the sandbox's Postgres database."""
 EMPTY = """
 -- KEYS: the mark. ARGV: its value. Empties the database except for the mark, and returns 0. When there are keys but
 -- not this mark, the keys are not the lab's: changes nothing, and returns their number.
@@ -60,7 +60,7 @@ class RedisDatabase:
     """One Redis database, and the scripts that let time pass in it.
 
     Args:
-        url: its address.
+        url: address of the database.
     """
 
     def __init__(self, url: str) -> None:
@@ -73,14 +73,14 @@ class RedisDatabase:
         self._snapshot: dict[bytes, bytes] = {}
 
     def load_scripts(self) -> None:
-        """Load the scripts into the server. Otherwise the first run would send more commands than the later ones."""
+        """Load the scripts into the server. Without this, the first run would send more commands than later ones."""
         pipeline = self.client.pipeline(transaction=False)
         for script in scripts():
             pipeline.script_load(script)
         pipeline.execute()
 
     def empty(self, mark: str) -> None:
-        """Delete all keys except the mark, by which the lab recognises its data after a crash.
+        """Delete all keys except the mark. By the mark the lab recognises its own data after a crash.
 
         Raises:
             NotOurs: the database holds keys that are not the lab's.
@@ -95,21 +95,21 @@ class RedisDatabase:
             )
 
     def unmark(self) -> None:
-        """Delete the mark: from now on, data in the database is not the lab's."""
+        """Delete the mark. From now on, keys in the database count as data of others."""
         self.client.delete(MARK)
 
     def pass_time(self, seconds: float, others: Collection[Any] = ()) -> None:
-        """Let every key expire earlier, here and on other servers."""
+        """Let time pass: make every key with a TTL expire earlier, here and on other servers."""
         for client in (self.client, *others):
             self._pass_time(args=[round(seconds * 1000)], client=client)
 
     def expiries(self, others: Collection[Any] = ()) -> list[float]:
-        """Return the seconds until the first key expires, for each server with an expiring key."""
+        """Return the seconds until the first key expires, for each server that has an expiring key."""
         found = [self._next_expiry(client=client) for client in (self.client, *others)]
         return [left / 1000 for left in found if left >= 0]
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return the values of keys, and whether each expires."""
+        """Return the values of these keys, and whether each of them has a TTL."""
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.dump(name)
@@ -118,11 +118,11 @@ class RedisDatabase:
         return [value if place % 2 == 0 else value < 0 for place, value in enumerate(found)]
 
     def save_snapshot(self) -> None:
-        """Remember the data, for `restore_snapshot`."""
+        """Keep a copy of the data in memory, for `restore_snapshot`."""
         self._snapshot = {key: self.client.dump(key) for key in self.client.keys("*")}
 
     def restore_snapshot(self) -> None:
-        """Restore the data of `save_snapshot` in one transaction, so that no client sees a part of it."""
+        """Restore the data of `save_snapshot`, in one transaction: no client may see a part of it."""
         pipeline = self.client.pipeline()
         pipeline.flushdb()
         for key, value in self._snapshot.items():
@@ -131,7 +131,7 @@ class RedisDatabase:
 
 
 def stepping_client(url: str) -> redis.Redis:
-    """Return a client whose commands are steps of the actor that sends them."""
+    """Return a client of Redis whose commands are steps of the actor that sends them."""
     kind = hooks.StoppingSocket if url.startswith("unix:") else hooks.StoppingConnection
     pool = redis.ConnectionPool.from_url(
         url, connection_class=kind, retry=Retry(NoBackoff(), 0), socket_timeout=SOCKET_TIMEOUT

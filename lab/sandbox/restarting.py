@@ -1,4 +1,4 @@
-"""A sandbox whose Redis restarts: a separate server that is killed, and starts again with the snapshot on its disk."""
+"""A sandbox with its own Redis server. The server can be killed and started again with the snapshot on its disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from lab.sandbox.sandbox import Sandbox
 class RestartingSandbox(Sandbox):
     """A sandbox whose Redis can lose all writes since its last snapshot, as in a power failure.
 
-    The snapshot is written when the sale begins, so that it is certain what is lost. A real server writes at intervals,
-    so it would lose, for example, its last second.
+    The snapshot is written when the sale begins, so it is certain which writes are lost. A real server writes at
+    intervals, and would lose, for example, its last second.
 
     Args:
         database: see `Sandbox`.

@@ -30,10 +30,10 @@ BLOCKED_BY_A_CLIENT = """
 SELECT FROM unnest(%s) AS pid, unnest(pg_blocking_pids(pid)) AS holder
 JOIN pg_stat_activity ON pg_stat_activity.pid = holder AND backend_type = 'client backend'
 """
-"""Autovacuum locks a table for a moment while it truncates it, and gives way by itself: it does not count as a wait."""
+"""Finds backends that wait for a client's backend. A short wait for autovacuum does not count: it ends by itself."""
 
 IN_USE = (0x4C6162, 0)
-"""The advisory lock of the process that uses a sandbox. It is in the sandbox's own Postgres database."""
+"""Advisory lock on a sandbox's own Postgres database. The process that uses the sandbox holds it."""
 RESPONSE_TIMEOUT = 10.0
 """Seconds within which a server must notice what was sent to it."""
 
@@ -45,14 +45,14 @@ class Resource(Protocol):
 
 
 class LeaseServer(Protocol):
-    """A server outside Redis whose leases expire with the schedule's time."""
+    """A server other than Redis on which leases expire as time passes in the schedule."""
 
     def pass_time(self, seconds: float) -> None:
-        """Let every lease end earlier."""
+        """Let time pass: make every lease end earlier."""
         ...
 
     def until_expiry(self) -> float | None:
-        """Return the seconds until the first lease ends; None when none does."""
+        """Return the seconds until the first lease ends. None if no lease ends."""
         ...
 
 
@@ -60,16 +60,16 @@ class Sandbox:
     """One Redis database and one Postgres database. It implements `lab.explorer.experiment.Environment`.
 
     Args:
-        redis_url: the Redis database. It is emptied before each schedule and at the end, unless it holds data that is
-            not the lab's.
-        database: Django's settings of the Postgres database; `ENGINE` is ignored.
+        redis_url: the Redis database. It is emptied before each schedule and at the end, but never if it holds data
+            that is not the lab's.
+        database: Django's settings of the Postgres database. `ENGINE` is ignored.
 
     Attributes:
         redis: a client whose commands are not steps.
         clock: the clock of the schedule.
-        nodes: additional Redis servers that the current experiment uses, by the path of their socket.
-        leases: another server whose leases expire with the schedule's time, or None.
-        local_waits: whether an actor may wait for another thread of this process, and not only for servers.
+        nodes: additional Redis servers that the current experiment uses, by socket path.
+        leases: another server on which leases expire as time passes in the schedule, or None.
+        local_waits: whether a wait of an actor for another thread of this process counts as a wait.
     """
 
     def __init__(self, redis_url: str, database: Mapping[str, Any]) -> None:
@@ -87,10 +87,12 @@ class Sandbox:
         self._acquired = False
         self._mark = ""
 
-    # Its life
+    # Reserve and release
 
     def acquire(self) -> bool:
-        """Reserve the sandbox, in all processes, until `release` or `close`, or until `observer` loses its connection.
+        """Reserve the sandbox among all processes.
+
+        The reservation lasts until `release` or `close`, or until the connection of `observer` is lost.
 
         Returns:
             False if the sandbox is in use.
@@ -120,7 +122,7 @@ class Sandbox:
         """Let others use the sandbox.
 
         Raises:
-            psycopg.OperationalError: the reservation was lost earlier.
+            psycopg.OperationalError: the reservation had been lost.
         """
         self._clean()
         if self.observer.execute("SELECT pg_advisory_unlock(%s, %s)", IN_USE).fetchone() != (True,):
@@ -143,13 +145,14 @@ class Sandbox:
         finally:
             if self._observer is not None:
                 with suppress(psycopg.Error):
-                    # Unlock now: the server would do so only when it notices that the connection has gone.
+                    # Unlock now. Otherwise the sandbox stays reserved until the server notices that the connection is
+                    # closed.
                     self._observer.execute("SELECT pg_advisory_unlock_all()")
                 self._observer.close()
             self._acquired = False
 
     def _clean(self) -> None:
-        """Leave no key in Redis: the lab would later take such keys for foreign data.
+        """Delete all keys in Redis. Keys that stay would later count as data of others.
 
         Raises:
             psycopg.OperationalError: the reservation may be lost, and another process may use the sandbox.
@@ -169,9 +172,9 @@ class Sandbox:
 
     @property
     def observer(self) -> psycopg.Connection[Any]:
-        """The connection that asks Postgres which backends wait. Its statements are not steps.
+        """The connection that queries Postgres about waiting backends. Its statements are not steps.
 
-        It is not reopened while the sandbox is reserved, because the reservation is lost with the connection.
+        It also holds the reservation, which is lost with it. So it is not reopened while the sandbox is reserved.
         """
         if self._observer is None or (self._observer.closed and not self._acquired):
             self._observer = psycopg.connect(
@@ -187,13 +190,13 @@ class Sandbox:
 
     @property
     def conninfo(self) -> str:
-        """The Postgres database as libpq's connection string."""
+        """The connection string of the Postgres database for libpq."""
         return make_conninfo("", **address(self.database))
 
     def connect_thread(self, name: str) -> ActorConnections:
-        """Make Django's default connections those of the actor. Called in the actor's own thread.
+        """Make an actor's connections Django's default ones in the calling thread. Called in the actor's own thread.
 
-        Code in this thread that asks for the shop's database or Redis gets the sandbox's.
+        Code in this thread that uses the shop's database or Redis then uses the sandbox's.
         """
         held = self._connections.get(name)
         if held is None:
@@ -203,7 +206,7 @@ class Sandbox:
 
     @contextmanager
     def as_default(self) -> Iterator[None]:
-        """Make Django's default connections of this thread the sandbox's inside the `with` block."""
+        """Make connections of the sandbox Django's default ones in this thread, inside the `with` block."""
         before = connections[DEFAULT_DB_ALIAS], caches["default"]
         self.connect_thread("stage")
         try:
@@ -211,7 +214,7 @@ class Sandbox:
         finally:
             connections[DEFAULT_DB_ALIAS], caches["default"] = before
 
-    # Time, and what Redis keeps
+    # Time, and the data in Redis
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass on the schedule's clock and in the TTLs of the servers."""
@@ -221,44 +224,44 @@ class Sandbox:
             self.leases.pass_time(seconds)
 
     def until_expiry(self) -> float | None:
-        """Return the seconds until the first key or lease expires; None when none does."""
+        """Return the seconds until the first key or lease expires. None if none will expire."""
         left = self._redis.expiries(self.nodes.values())
         if self.leases is not None and (there := self.leases.until_expiry()) is not None:
             left.append(max(0.0, there))
         return min(left) if left else None
 
     def any_expires(self, names: Collection[str]) -> bool:
-        """Return whether one of these keys has a TTL."""
+        """Return whether at least one of these keys has a TTL."""
         return any(server.pttl(name) > 0 for server in (self.redis, *self.nodes.values()) for name in names)
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return a value that differs from an earlier one if an actor could see that these keys have changed."""
+        """Return a value that differs from an earlier one if an actor could see that one of these keys has changed."""
         if self.nodes:
-            return [time.monotonic_ns()]  # unique each time: the change may be on another server
+            return [time.monotonic_ns()]  # unique each time, because the change may be on another server
         return self._redis.fingerprint(names)
 
     def save_snapshot(self) -> None:
-        """Save the present data of Redis, so that it survives a restart."""
+        """Keep a copy of the present data of Redis, to which `restart` returns."""
         self._redis.save_snapshot()
 
     def restart(self) -> None:
         """Make Redis lose all writes since `save_snapshot`.
 
-        No server ends here: the shop uses it too, and the threads of a web process cannot start another. Commands use
-        a server that does end, see `RestartingSandbox`.
+        No server is restarted here: the shop uses the same one, and the threads of a web process cannot start another.
+        Commands use `RestartingSandbox`, which restarts a server.
         """
         self._redis.restore_snapshot()
 
-    # What actors wait for
+    # Waits of actors
 
     def is_blocked(self, actor: Actor) -> bool:
-        """Return whether an actor waits for another, as its server sees it."""
+        """Return whether an actor waits for another actor, according to the server that it uses."""
         if isinstance(actor.listens_to, hooks.Notification):
             return not actor.listens_to.arrived()
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = backends_of(self._connections.get(actor.name), actor)
-        # Ask which backends block only if any exist: that query is the slow one.
+        # Find out which backends block only if any exist: that query is slow.
         if (
             pids
             and self.observer.execute(COUNT_BLOCKERS, [pids]).fetchone() != (0,)
@@ -283,9 +286,9 @@ class Sandbox:
         raise RuntimeError("Redis has not received the command that an actor has sent.")
 
     def terminate(self, actor: Actor) -> None:
-        """End the Postgres backends of a crashed actor: a thread that waits in one does not notice the crash.
+        """End the Postgres backends of a crashed actor. Its thread may wait in one of them and cannot notice the crash.
 
-        The server ends them, since the actor's thread still uses the connections.
+        The actor's thread still uses the connections, so the server has to end the backends.
         """
         held = self._connections.get(actor.name)
         if pids := backends_of(held, actor):
@@ -294,7 +297,7 @@ class Sandbox:
             self.observer.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
 
     def disconnect(self, actor: Actor) -> None:
-        """Drop the connections of a crashed actor whose thread has ended, and wait until its backends have ended."""
+        """Drop the connections of a crashed actor whose thread has ended. Wait until its Postgres backends are gone."""
         self.terminate(actor)
         held = self._connections.pop(actor.name, None)
         pids = backends_of(held, actor) if held is None else held.terminated

@@ -1,4 +1,4 @@
-"""Replace names in modules while experiments run, such as a class by one that stops at each step."""
+"""Replace names in modules while experiments run, for example a class by a subclass that stops at each step."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _mutex = threading.Lock()
 
 
 class StandIns:
-    """Replaces names in modules as long as at least one user needs the replacements.
+    """Replaces names in modules while at least one user needs the replacements.
 
     Args:
-        places: triples of the module, the name, and the object that replaces the one of that name.
+        places: triples of a module, a name in it, and the object that replaces the original of that name.
     """
 
     def __init__(self, *places: tuple[Any, str, Any]) -> None:
@@ -20,14 +20,14 @@ class StandIns:
         self._users: set[object] = set()
 
     def enter(self, user: object) -> None:
-        """Replace the names, until `user` leaves."""
+        """Replace the names until `leave` is called with the same `user`."""
         with _mutex:
             self._users.add(user)
             for module, name, _, instead in self._places:
                 setattr(module, name, instead)
 
     def leave(self, user: object) -> None:
-        """Put the originals back, unless another user is left. Safe to call more than once."""
+        """Put the originals back if no other user is left. Safe to call more than once."""
         with _mutex:
             self._users.discard(user)
             if not self._users:

@@ -1,4 +1,4 @@
-"""A sandbox whose Postgres is two servers: a primary, and a standby that may take its place."""
+"""A sandbox with two Postgres servers: a primary, and a standby that can replace it."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from servers.postgres import DATABASE, PORT, USER, Postgres
 from servers.standby import Standby
 
 STANDBY = "S"
-"""The name, in a schedule, of the actor that lets the standby receive what the primary has written."""
+"""The name, in schedules, of the actor whose step lets the standby receive the primary's writes."""
 QUICK = {"fsync": "off", "wal_retrieve_retry_interval": "10ms"}
-"""Settings of both servers. Only processes are killed, not the machine, so nothing that they have written is lost."""
+"""Settings of both servers. Schedules kill processes, not the machine, so data is safe without fsync."""
 PRIMARY = QUICK | {"synchronous_commit": "local", "synchronous_standby_names": "*"}
-"""A commit does not wait for the standby unless its transaction asks for that."""
+"""Additional settings of the primary. A commit waits for the standby only if its transaction demands it."""
 WAITS_FOR_STANDBY = "SELECT FROM pg_stat_activity WHERE pid = ANY(%s) AND wait_event = 'SyncRep'"
 
 
 class Pair:
-    """A primary and its standby. The promoted standby is the next primary, and the lost server the next standby.
+    """A primary and its standby. After a failover, they change places: the lost server becomes the next standby.
 
     Args:
-        run_folder: the run folder of both.
+        run_folder: run folder of both servers.
 
     Attributes:
-        behind: whether the standby receives nothing.
-        lost: whether the primary was lost, and the standby has taken its place.
+        behind: whether the standby receives no writes.
+        lost: whether the primary was lost and the standby has replaced it.
     """
 
     def __init__(self, run_folder: Path) -> None:
         self.folders = [run_folder / "one", run_folder / "two"]
         self.behind = self.lost = False
-        # In a stress run, the standby may be about to receive something when the primary is lost.
+        # In a stress run, the standby may begin to receive writes while another thread kills the primary.
         self._mutex = threading.Lock()
         self._make(*self.folders)
 
@@ -58,7 +58,7 @@ class Pair:
         self.primary.stop()
 
     def restore(self) -> None:
-        """Begin again with a primary, and a standby that has received everything."""
+        """Begin again with a primary, and a standby that has received all writes."""
         if self.lost:
             self.stop()
             shutil.rmtree(self.primary.data)
@@ -68,19 +68,19 @@ class Pair:
         self.catch_up()
 
     def fall_behind(self) -> None:
-        """Let the standby receive nothing more."""
+        """Let the standby receive no more writes."""
         self.standby.detach()
         self.behind = True
 
     def catch_up(self) -> None:
-        """Let the standby receive what the primary has written and will write, unless the primary was lost."""
+        """Let the standby receive all past and future writes of the primary. Do nothing if the primary was lost."""
         with self._mutex:
             if not self.lost:
                 self.standby.attach()
                 self.behind = False
 
     def fail_over(self) -> None:
-        """Kill the primary, and promote the standby with what it has received."""
+        """Kill the primary, and promote the standby with the writes that it has received."""
         with self._mutex:
             if not self.behind:
                 self.standby.attach()
@@ -94,10 +94,10 @@ class Pair:
 
 
 class StandbySandbox(Sandbox):
-    """A sandbox with two Postgres servers of its own. Clients find the one that accepts writes.
+    """A sandbox with two Postgres servers of its own. Clients connect to the one that accepts writes.
 
     Args:
-        outer: the sandbox whose Redis and clock it uses, and with which it is closed.
+        outer: the sandbox whose Redis and clock it uses. It closes this sandbox too.
     """
 
     def __init__(self, outer: Sandbox) -> None:
@@ -106,17 +106,17 @@ class StandbySandbox(Sandbox):
 
     @property
     def pair(self) -> Pair:
-        """The servers. They start on first use, which must be in the main thread."""
+        """The two servers. They start on first use, which must be in the main thread."""
         pair: Pair = self.resource("pair", lambda: RunningServer(Pair)).server
         return pair
 
     def empty(self) -> None:
-        """See `Sandbox.empty`. The outer sandbox may have got another clock since the last run."""
+        """See `Sandbox.empty`. Also take over the clock of the outer sandbox, which may be a new one."""
         self._outer.empty()
         self.clock = self._outer.clock
 
     def restore_pair(self) -> None:
-        """Begin with a standby that has received everything, and with the lab's tables."""
+        """Begin with a standby that has received all writes, and create the lab's tables if they are missing."""
         if self.pair.lost:
             self._disconnect(*self._connections)
         self.pair.restore()
@@ -130,19 +130,19 @@ class StandbySandbox(Sandbox):
                     editor.create_model(RungOrder)
 
     def fail_over(self) -> None:
-        """Let the standby take the place of the primary. Every connection to the primary is cut."""
+        """Let the standby replace the primary. Every connection to the primary is cut."""
         self.pair.fail_over()
         self._disconnect("stage")
 
     def is_blocked(self, actor: Actor) -> bool:
-        """See `Sandbox.is_blocked`. A commit may wait for the standby. If that receives, the wait ends by itself."""
+        """See `Sandbox.is_blocked`. While the standby is behind, a commit that waits for it also counts as blocked."""
         if super().is_blocked(actor):
             return True
         pids = backends_of(self._connections.get(actor.name), actor) if self.pair.behind else []
         return bool(pids and self.observer.execute(WAITS_FOR_STANDBY, [pids]).rowcount)
 
     def disconnect(self, actor: Actor) -> None:
-        """See `Sandbox.disconnect`. A standby that has crashed starts again, and receives what it has missed."""
+        """See `Sandbox.disconnect`. If the crashed actor is the standby, it receives the writes that it has missed."""
         super().disconnect(actor)
         if actor.name == STANDBY:
             self.pair.catch_up()
@@ -157,7 +157,7 @@ class StandbySandbox(Sandbox):
 
 
 class StandbyCluster(Cluster):
-    """The two Postgres servers of a sandbox, of which the primary may be lost.
+    """The two Postgres servers of a sandbox. A fault makes them lose the primary.
 
     Args:
         sandbox: the sandbox.
@@ -175,10 +175,10 @@ class StandbyCluster(Cluster):
         self.sandbox.fail_over()
 
     def fall_behind(self) -> None:
-        """Let the standby receive all that is written so far, and nothing more."""
+        """Let the standby receive all writes so far, and none after that."""
         self.sandbox.pair.catch_up()
         self.sandbox.pair.fall_behind()
 
     def catch_up(self) -> None:
-        """Let the standby receive what the primary has written, and will write."""
+        """Let the standby receive all past and future writes of the primary."""
         self.sandbox.pair.catch_up()

@@ -1,4 +1,4 @@
-"""The pending step of a Redis command or an SQL statement: its text for people, and the names that it touches."""
+"""Describe a Redis command or an SQL statement as a pending step: a text for people, and the names that it touches."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from inventory.counters.scripts import all_scripts
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 
 READS = frozenset({"GET", "MGET", "PTTL", "TTL", "EXISTS", "HGET", "HGETALL", "LRANGE", "LLEN", "LINDEX", "WATCH"})
-"""Redis commands that change nothing: two of them commute."""
+"""Redis commands that change nothing. Two of them commute: their order does not matter."""
 QUIET = frozenset({"UNWATCH", "PING"})
 """Redis commands that no other client can notice."""
 
 RANDOM = re.compile(r"\b[0-9a-f]{16,64}\b|\b[0-9a-f]{8}-[0-9a-f-]{27}\b")
 MAX_TEXT = 160
-"""Maximum number of characters of a text."""
+"""Maximum length of a step's text, in characters."""
 
 
 def of_commands(commands: Sequence[Sequence[Any]]) -> PendingStep:
-    """Return the step of one message to Redis: a command, or a pipeline of them."""
+    """Return the step for one message to Redis: a command or a pipeline."""
     texts = [[part.decode() if isinstance(part, bytes) else str(part) for part in command] for command in commands]
     reads: set[str] = set()
     writes: set[str] = set()
@@ -42,7 +42,7 @@ def of_commands(commands: Sequence[Sequence[Any]]) -> PendingStep:
 
 
 def keys_of(text: Sequence[str]) -> Sequence[str]:
-    """Return the keys of a command."""
+    """Return the keys that a Redis command touches."""
     name = text[0].upper()
     if name in ("EVAL", "EVALSHA", "FCALL"):
         return text[3 : 3 + int(text[2])]
@@ -58,24 +58,24 @@ def keys_of(text: Sequence[str]) -> Sequence[str]:
 
 
 def shown(text: Sequence[str]) -> str:
-    """Return a command for people: scripts by their names, nothing random."""
+    """Return the text of a Redis command for people, with file names for scripts and `…` for random values."""
     name = text[0].upper()
     if name in ("EVAL", "EVALSHA"):
         script = script_of(text[1]) or first_comment(text[1]) or "script"
         return RANDOM.sub("…", f"{script}: {' '.join(keys_of(text))}")
-    # Leave out the timeout of BLPOP: it is what is left of a deadline, and differs from run to run.
+    # Leave out the timeout of BLPOP: it depends on the time that is left, and differs from run to run.
     return RANDOM.sub("…", " ".join([name, *(text[1:-1] if name == "BLPOP" else text[1:])]))
 
 
 def first_comment(script: str) -> str:
-    """Describe a script that has no file by the `Returns …` of its comment."""
+    """Describe a script that has no file by the words after `Returns` in its comment."""
     found = re.search(r"(?:Returns|returns) (.*?)[.;\n]", script)
     return f"EVAL ({found[1]})" if found else "EVAL"
 
 
 @cache
 def scripts() -> Mapping[str, str]:
-    """Return the names of the script files, by the text that Redis gets."""
+    """Return the file name of each script, by the text that Redis receives."""
     locks = sorted((Path(locking.__file__).parent / "redis" / "scripts").glob("*.lua"))
     return {
         **{path.read_text(encoding="utf-8"): path.name for path in locks},
@@ -85,17 +85,17 @@ def scripts() -> Mapping[str, str]:
 
 @cache
 def script_of(sent: str) -> str | None:
-    """Return the name of a script's file, by its text or its digest."""
+    """Return the file name of a script, given its text or its SHA-1 digest."""
     digests = {sha1(text.encode(), usedforsecurity=False).hexdigest(): name for text, name in scripts().items()}
     return scripts().get(sent) or digests.get(sent)
 
 
 EFFECTS = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b|ADVISORY|PG_NOTIFY|NEXTVAL|SETVAL|INTO\b")
-"""Parts of a SELECT that another session can notice."""
+"""Matches parts of a SELECT that another session can notice."""
 
 
 def of_statement(sql: str) -> PendingStep:
-    """Return the step of a statement. One that changes or locks something in Postgres commutes with no other."""
+    """Return the step for an SQL statement. One that changes or locks something commutes with no other statement."""
     text = " ".join(sql.split())
     words = text.upper()
     quiet = words.startswith(("SET ", "SAVEPOINT", "RELEASE", "BEGIN", "SHOW "))
@@ -110,7 +110,7 @@ def of_statement(sql: str) -> PendingStep:
 
 
 def short(sql: str) -> str:
-    """Return a statement for people: without quotes, and without the table before each column."""
+    """Return an SQL statement for people: without quotes, and without the table name before each column."""
     plain = sql.replace('"', "")
     for table in set(re.findall(r"\b((?:lab|inventory|shop|lock)_\w+)\.", plain)):
         plain = plain.replace(f"{table}.", "")

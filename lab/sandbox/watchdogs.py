@@ -1,4 +1,4 @@
-"""The watchdogs of a schedule: each actor has one, and it renews leases only when the schedule says so."""
+"""The watchdogs of a schedule. Each actor has one, which renews its leases only when the schedule says so."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from locking.renewal import Renewer
 
 USERS: tuple[Any, ...] = (lock, redlock, zookeeper, etcd, session_lock, insert)
-"""The modules that ask a watchdog to renew their leases."""
+"""The modules whose locks use the watchdog of the process."""
 
 
 class SteppedWatchdog(Watchdog):
-    """A watchdog without a thread: it renews when `tick` is called."""
+    """A watchdog without a thread. It renews only when `tick` is called."""
 
     def _wake_by(self, moment: float) -> None:
         pass
 
     @property
     def renews(self) -> bool:
-        """Whether it watches a lease that is still to be renewed."""
+        """Whether it watches a lease that still has to be renewed."""
         leases = [entry.lease() for entry in list(self._watched.values()) if entry.renewer is not None]
         return any(lease is not None and lease.remaining() > 0 for lease in leases)
 
@@ -40,7 +40,7 @@ class SteppedWatchdog(Watchdog):
 
 
 class _OfTheActor:
-    """Passes each call on to the watchdog of the calling actor or, outside of actors, to that of the process."""
+    """Passes each call on to the watchdog of the calling actor. Outside of actors, it uses the process's watchdog."""
 
     def watch(self, lease: Lease, renewer: Renewer | None) -> None:
         _watchdog().watch(lease, renewer)
@@ -57,4 +57,4 @@ def _watchdog() -> Watchdog:
 IN_THE_MODULES = StandIns(*((module, "watchdog", _OfTheActor()) for module in USERS))
 
 IN_THE_RUNGS = StandIns((rung, "watchdog", _OfTheActor()))
-"""The same for the rungs that have a watchdog of their own."""
+"""Replaces the watchdog in the base class of the rungs, for rungs that renew their own lock."""
