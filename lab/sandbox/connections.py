@@ -75,7 +75,7 @@ def address(database: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def backends_of(held: ActorConnections | None, actor: Actor) -> list[int]:
-    """Return the process ids of the Postgres backends that serve an actor."""
+    """Return the process ids of the Postgres backends of an actor: for its connection and for its lock's session."""
     pids = []
     # Read the attribute once: the actor's thread may be closing the connection.
     database = None if held is None or held.database is None else held.database.connection

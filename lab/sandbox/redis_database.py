@@ -53,7 +53,7 @@ SOCKET_TIMEOUT = 10
 
 
 class NotOurs(ServerError):
-    """A database that a sandbox would empty or replace holds data that is not the lab's. Nothing in it was changed."""
+    """A sandbox would empty or replace a database with data that is not the lab's. The lab has changed nothing."""
 
 
 class RedisDatabase:

@@ -163,7 +163,7 @@ class Sandbox:
         self._redis.unmark()
 
     def resource(self, name: str, make: Callable[[], Resource]) -> Any:
-        """Return a resource that experiments need repeatedly. It is made once, and closed with the sandbox."""
+        """Return a resource that experiments share. `make` creates it on first use; the sandbox's `close` closes it."""
         if name not in self._resources:
             self._resources[name] = make()
         return self._resources[name]
