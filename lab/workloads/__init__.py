@@ -1,1 +1,1 @@
-"""What the clients of an experiment do, and how experiments are put together."""
+"""Workloads: what the clients of an experiment do. An experiment is a workload, its possible faults and a checker."""

@@ -14,15 +14,15 @@ from lab.sandbox.redis_database import shown_keys
 from lab.sandbox.sandbox import Sandbox
 
 NAMES = "ABCDEF"
-"""The names of the clients, which also limit their number."""
+"""The names of the clients. Their number is also the maximum number of clients."""
 
 
 class Workload(ABC):
-    """What the clients do with a rung.
+    """What the clients of an experiment do with a rung.
 
     Args:
         entry: the rung.
-        sandbox: the sandbox in which they run.
+        sandbox: the sandbox in which the clients run.
         names: names of the clients.
         history: the history to which they report.
     """
@@ -38,13 +38,13 @@ class Workload(ABC):
 
     @abstractmethod
     def prepare(self) -> Mapping[str, Job]:
-        """Put the initial data into the empty servers, and return the job of each actor by name."""
+        """Put the initial data into the empty servers. Return the job of each actor, by name."""
 
     def clean_up(self) -> None:
-        """Undo what `prepare` did outside of the servers. Safe to call more than once, and after it has failed."""
+        """Undo what `prepare` has changed outside of the servers. Safe to call repeatedly, or if `prepare` failed."""
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Do what follows once all clients are done and none is active, and return the final answers."""
+        """Run what follows after all clients are done, such as a repair by the shop. Return the final answers."""
         return answers
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
@@ -53,5 +53,5 @@ class Workload(ABC):
 
 
 def sleep(seconds: float) -> None:
-    """Let the calling actor sleep on the schedule's clock."""
+    """Let the calling actor sleep for a number of seconds on the schedule's clock."""
     cast("Actor", current_actor()).sleep(seconds)

@@ -1,4 +1,4 @@
-"""Selling from the counter in Redis. Forked client processes use this too, and set up no Django."""
+"""Sell from the counter in Redis. Forked client processes also import this module, so it must not need Django."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from locking.lock import Lock
 
 
 def sell(client: Any, lock: Lock, inside: AbstractContextManager[None]) -> str:
-    """Sell one unit by GET and SET: only the lock keeps clients from overwriting each other.
+    """Sell one unit by GET and SET. Only the lock keeps clients from overwriting each other's writes.
 
     Args:
         client: redis-py's client.
         lock: the lock object of this client.
-        inside: entered when the lock is granted, and left when the unit is sold.
+        inside: context manager that covers the time from the grant of the lock to the sale.
 
     Returns:
-        What the buyer is told.
+        The answer to the buyer.
     """
     with lock.hold(), inside:
         client.set(STOCK, int(client.get(STOCK)) - 1)

@@ -1,4 +1,4 @@
-"""Clients whose lock is on etcd. Each request is a step. Waiters listen for the deletion of the key before theirs."""
+"""Clients whose lock is on etcd. Each request is a step. A waiter watches for the deletion of the key in front."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from servers.etcd import Etcd
 
 
 class EtcdWorkload(LockServerWorkload):
-    """Each client stops before each request."""
+    """Clients of an `EtcdLock`, which stop before each request."""
 
     def prepare(self) -> Mapping[str, Job]:
         server = self.server()
@@ -58,7 +58,7 @@ class EtcdWorkload(LockServerWorkload):
 
 
 class EtcdQuorumWorkload(EtcdWorkload):
-    """The same clients, on three servers. A client has the address of one: here of a follower, which is not lost.
+    """The same clients on three servers. All of them use a follower, so their server is not the leader that is lost.
 
     Args:
         cluster: the servers.
@@ -82,12 +82,12 @@ class EtcdQuorumWorkload(EtcdWorkload):
 
 @dataclass
 class _Grant:
-    """A lease on etcd.
+    """A lease on etcd that was granted to an actor.
 
     Attributes:
-        owner: the actor that has asked for it.
-        seconds: how long it lasts.
-        ends: when it ends, on the schedule's clock.
+        owner: the actor.
+        seconds: duration of the lease.
+        ends: when the lease ends, on the schedule's clock.
     """
 
     owner: Actor
@@ -96,15 +96,15 @@ class _Grant:
 
 
 _granted: dict[str, _Grant] = {}
-"""The leases granted to actors, by number. Only commands run this workload, and only one run at a time."""
+"""The leases of actors, by lease number. Only commands run this workload, one run at a time, so one table is enough."""
 
 
 class EtcdLeases:
-    """Ends leases when their time is over on the schedule's clock: the server's own clock cannot be set.
+    """Revokes leases when their time is over on the schedule's clock. The server's own clock cannot be set.
 
     Args:
         client: a client of the server.
-        lock: the name of the lock, for messages.
+        lock: name of the lock, for messages.
         clock: the clock of the schedule.
     """
 
@@ -117,11 +117,11 @@ class EtcdLeases:
         self._revoke([lease for lease, grant in _granted.items() if grant.ends <= self._clock()])
 
     def until_expiry(self) -> float | None:
-        """Return None: waiters are woken by deletions, and never wait only for the end of a lease."""
+        """Return None: a waiter is woken by a deletion, so no schedule has to let time pass until a lease ends."""
         return None
 
     def revoke_of(self, actor: Actor) -> None:
-        """Revoke the leases of an actor that has crashed. Called in its thread; not a step."""
+        """Revoke the leases of a crashed actor. This is not a step. Called in the actor's thread."""
         become(None)
         try:
             self._revoke([lease for lease, grant in _granted.items() if grant.owner is actor])
@@ -136,7 +136,7 @@ class EtcdLeases:
 
 
 class StoppingGateway(EtcdGateway):
-    """The connection of a lock to etcd: each request is a step."""
+    """The connection of a lock to etcd. Each request is a step of the calling actor."""
 
     def ask(self, path: str, question: dict[str, Any], seconds: float) -> Any:
         actor = current_actor()
@@ -163,7 +163,7 @@ class StoppingGateway(EtcdGateway):
             yield cast("DeletionWatch", _Listening(received, self, key))
 
     def is_gone(self, key: str) -> bool:
-        """Return whether a key has been deleted, according to the server."""
+        """Ask the server whether a key has been deleted. This is not a step."""
         request = {"key": key, "count_only": True}
         return int(super().ask("kv/range", request, RESPONSE_TIMEOUT).get("count", 0)) == 0
 
@@ -174,11 +174,11 @@ REQUESTS = {
     "kv/txn": "txn: joins the queue",
     "kv/range": "range: reads the queue",
 }
-"""The texts of steps, by the path of the request."""
+"""Texts of the steps, by the path of the request."""
 
 
 class _Listening(hooks.Notification):
-    """Deletions for which an actor waits, on the schedule's clock."""
+    """A wait of an actor for the deletion of a key, with a timeout on the schedule's clock."""
 
     def __init__(self, received: DeletionWatch, gateway: StoppingGateway, key: str) -> None:
         self._received = received
@@ -189,7 +189,7 @@ class _Listening(hooks.Notification):
         actor = current_actor()
         if actor is None:
             return self._received.wait(seconds)
-        # The server may report a deletion late: once the key is gone, wait for the report.
+        # The server may report a deletion late. Once the key is gone, wait for that report.
         return actor.listen(self, actor.clock() + seconds) and self._received.wait(RESPONSE_TIMEOUT)
 
     def arrived(self) -> bool:

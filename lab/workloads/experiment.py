@@ -1,4 +1,4 @@
-"""An experiment: a workload in a sandbox, the faults that may happen, and the checker of what must hold."""
+"""An experiment: a workload in a sandbox, the faults that may happen, and the checker of the invariants."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lab.workloads.base import Workload
 
 
 class Experiment:
-    """One rung, ready to run any number of times. It implements `lab.explorer.experiment.Experiment`.
+    """The experiment of one rung, which can run repeatedly. It implements `lab.explorer.experiment.Experiment`.
 
     Args:
         workload: what the clients do.
-        faults: what may happen.
-        checker: what must hold.
+        faults: the faults that may happen.
+        checker: decides whether the invariants hold.
     """
 
     ttl = TTL
@@ -50,7 +50,7 @@ class Experiment:
 
     @property
     def interchangeable(self) -> bool:
-        """Whether all clients do the same."""
+        """Whether all clients have the same job."""
         return self.workload.interchangeable
 
     @property
@@ -64,7 +64,7 @@ class Experiment:
         return self.workload.sandbox
 
     def begin(self) -> Mapping[str, Job]:
-        """Prepare the servers and return the job of each actor by name."""
+        """Prepare the servers. Return the job of each actor, by name."""
         self.history.clear()
         self.environment.empty()
         IN_THE_MODULES.enter(self)
@@ -73,7 +73,7 @@ class Experiment:
         return jobs
 
     def end(self) -> None:
-        """Undo what `begin` did outside of the servers. Safe to call more than once."""
+        """Undo what `begin` has changed outside of the servers. Safe to call more than once."""
         for watchdog in self.watchdogs.values():
             watchdog.close()
         self.watchdogs.clear()
@@ -85,11 +85,11 @@ class Experiment:
         return self.faults.offers(fault, actor)
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Cause a fault."""
+        """Make a fault happen."""
         self.faults.inject(fault, actor)
 
     def wake_watchdog(self, actor: str) -> None:
-        """Let the time pass after which a watchdog renews."""
+        """Let time pass until a watchdog has to renew."""
         self.faults.wait_for_renewal()
 
     def crash(self, actor: str) -> None:
@@ -102,7 +102,7 @@ class Experiment:
         return self.workload.state()
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:
-        """Let the clients finish, and return every violation."""
+        """Let the workload finish, and return every violation."""
         return self.checker.check(self.workload.finish(self._of_clients(answers)))
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
@@ -110,5 +110,5 @@ class Experiment:
         return self.checker.ledger(self._of_clients(answers))
 
     def _of_clients(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Leave out the actors that are not clients, such as the worker of a queue."""
+        """Return the answers of clients only, without those of helpers such as a queue's worker."""
         return {name: answer for name, answer in answers.items() if name in self.names}

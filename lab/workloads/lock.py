@@ -1,4 +1,4 @@
-"""Clients that sell from a counter in Redis by GET and SET: only the lock keeps them from overwriting each other."""
+"""Clients that sell from a counter in Redis by GET and SET. Only the lock protects them from each other's writes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from lab.workloads.counter import sell
 from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
 
 ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
-"""Rungs on which two clients may hold the lock at the same time: these rungs protect the write, not the block."""
+"""Rungs on which two clients may hold the lock at the same time. They protect the write, not the critical section."""
 
 LATE = "A late client"
-"""The client that tries the lock after all others have ended."""
+"""Name of the client that tries the lock after all others have ended."""
 LATE_TTL = 0.1 * TTL
-"""Seconds: far less than for which a dead waiter counts as alive."""
+"""TTL of that client's lock in seconds: much shorter than the time for which a dead waiter counts as alive."""
 
 
 class LockWorkload(Workload):
-    """Each client takes the lock, sells one unit of the counter, and releases it."""
+    """Each client acquires the lock, sells one unit of the counter, and releases the lock."""
 
     def prepare(self) -> Mapping[str, Job]:
         self.sandbox.redis.set(STOCK, UNITS)
@@ -45,20 +45,20 @@ class LockWorkload(Workload):
         return job
 
     def tried_again(self, work: Callable[[], str]) -> str:
-        """Run one client, and once more after each fault that made the lock unavailable. Return its answer."""
+        """Run one client and return its answer. Run it again after each fault that made the lock unavailable."""
         attempts = 0
         while True:
             try:
                 return work()
             except LockUnavailable:
-                # Raised on entry only: the server has gone, or has answered after the TTL. The message says to try
-                # again, and each fault may cause it once more.
+                # The error comes only from the acquire: the server was lost, or answered after the TTL. Its message
+                # says to try again, and each fault may cause it once.
                 attempts += 1
                 if attempts > 1 + self.history.faults:
                     raise
 
     def make_lock(self, client: Any) -> Lock:
-        """Make the rung's own lock for one client."""
+        """Create the rung's own lock for one client."""
         rung = cast("type[LockRung]", self.entry.code)
         return rung(client, "stock", ttl=TTL, sleep=sleep, clock=self.sandbox.clock)
 
@@ -68,21 +68,21 @@ class LockWorkload(Workload):
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Count the client as inside during the `with` block: from the grant to the end of its work."""
+        """During the `with` block, from the grant to the end of the work, count the client as inside."""
         self.history.enter(name)
         yield
         self.history.leave(name)
 
 
 class SellWorkload(LockWorkload):
-    """Clients that use the rung's own way of selling."""
+    """Clients that call the rung's own method `sell`."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         return SOLD if cast("LockRung", lock).sell(STOCK) else "sold out"
 
 
 class RenewedWorkload(LockWorkload):
-    """Clients of a rung that has a watchdog of its own, which renews when the schedule says so."""
+    """Clients of a rung with its own watchdog, which renews only when the schedule says so."""
 
     def prepare(self) -> Mapping[str, Job]:
         IN_THE_RUNGS.enter(self)
@@ -93,14 +93,15 @@ class RenewedWorkload(LockWorkload):
 
 
 class RedisLockWorkload(LockWorkload):
-    """Clients of `RedisLock`. Once they are done or have crashed, another one finds the lock free."""
+    """Clients of `RedisLock`. After they are done or have crashed, one more client must get the lock."""
 
     def make_lock(self, client: Any) -> Lock:
         return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        self.sandbox.pass_time(1.01 * TTL)  # the grant of a dead holder is over, and so is an offer to dead waiters
-        for _ in range(2):  # if nobody has offered the lock to the dead waiters, the first try does
+        # the grant of a dead holder has expired, and also an offer of the lock to dead waiters
+        self.sandbox.pass_time(1.01 * TTL)
+        for _ in range(2):  # the first attempt may itself offer the lock to dead waiters; the second must succeed
             lock = RedisLock(self.sandbox.redis, "stock", ttl=LATE_TTL, renew=False)
             lease = lock.acquire(blocking=False)
             if lease is not None:
@@ -111,7 +112,7 @@ class RedisLockWorkload(LockWorkload):
 
 
 class FenceWorkload(RedisLockWorkload):
-    """Clients of a store that checks each client's fence."""
+    """Clients of a store that checks the fence of each client."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         store: FenceOnWriteOnly = self.entry.code(client, STOCK)
@@ -123,7 +124,7 @@ class FenceWorkload(RedisLockWorkload):
 
 
 class NestedWorkload(LockWorkload):
-    """Clients that take the lock, call a function that takes it too, and go on."""
+    """Clients that acquire the lock, call a function that acquires it too, and go on."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         with lock.hold(), self.inside(name):
@@ -134,11 +135,11 @@ class NestedWorkload(LockWorkload):
 
 
 class RenewedNestedWorkload(RenewedWorkload, NestedWorkload):
-    """Clients of a re-entrant rung that has a watchdog of its own."""
+    """Nested clients of a re-entrant rung with its own watchdog."""
 
 
 class ReentrantWorkload(NestedWorkload):
-    """Clients of a `ReentrantLock` over a `RedisLock`."""
+    """Nested clients of a `ReentrantLock` around a `RedisLock`."""
 
     def make_lock(self, client: Any) -> Lock:
         return ReentrantLock(RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock))

@@ -1,6 +1,6 @@
-"""Clients that queue for a lock on a server: ZooKeeper or etcd.
+"""Clients that queue for a lock on ZooKeeper or etcd.
 
-The session of a client ends at once when it crashes; on real servers it would take the session's timeout.
+When a client crashes, its session ends at once. On real servers it would last for the session's timeout.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from lab.explorer.terms import Job
 from lab.workloads.lock import LockWorkload
 
 RESPONSE_TIMEOUT = 10.0
-"""Seconds within which a server must do what usually takes milliseconds."""
+"""Seconds within which a server must do something that usually takes milliseconds."""
 QUEUE = "queue"
-"""The name that the steps touch."""
+"""The name that all steps on the queue read or write."""
 
 _numbers = count(1)
 
 
 class LockServerWorkload(LockWorkload):
-    """Each run has its own lock, and therefore its own queue."""
+    """Clients of a lock on a server. Each run uses a new lock, and therefore a new queue."""
 
     def prepare(self) -> Mapping[str, Job]:
         self.lock = f"stock {next(_numbers)}"
@@ -50,4 +50,4 @@ class LockServerWorkload(LockWorkload):
 
     @abstractmethod
     def end_session(self, name: str) -> None:
-        """End the session of a client that has crashed. Called in its thread."""
+        """End the session of a client that has crashed. Called in the client's thread."""

@@ -1,4 +1,4 @@
-"""Clients whose lock is in Postgres. The counter that they sell from is in Redis, as on the other rungs."""
+"""Clients whose lock is in Postgres. They sell from a counter in Redis, as the clients of the other locks do."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from locking.postgres import InsertLock, create_lock_tables, insert, shared_sess
 
 NAME = "stock"
 USERS: tuple[Any, ...] = (shared_sessions, insert, tables, insert_without_owner_and_expiry)
-"""The modules that open sessions."""
+"""The modules that open Postgres sessions."""
 
 IN_THE_MODULES = StandIns(*((module, "PostgresSession", StoppingSession) for module in USERS))
 
 
 class PostgresWorkload(LockWorkload):
-    """Each client's lock opens its sessions with Postgres as it does in production; each statement is a step."""
+    """Clients of a lock that opens its Postgres sessions as in production. Each statement is a step."""
 
     def prepare(self) -> Mapping[str, Job]:
         observer = self.sandbox.observer
@@ -54,7 +54,8 @@ class PostgresWorkload(LockWorkload):
             options["sleep"] = sleep
         elif code is InsertLock:
             options["ttl"] = TTL
-        # Each client is a process of its own, and only the threads of one process share the sessions of one conninfo.
+        # Only threads of one process share sessions, by conninfo. Each client stands for a process, so give it a
+        # conninfo of its own.
         name = cast("Actor", current_actor()).name
         lock: Lock = code(make_conninfo(self.sandbox.conninfo, fallback_application_name=name), NAME, **options)
         return lock
@@ -72,19 +73,19 @@ class PostgresWorkload(LockWorkload):
 
 
 class LockGrants:
-    """The grants in Postgres, which expire by the server's clock. That clock cannot be set, so the expiry is moved."""
+    """The grants of a lock table in Postgres. The server's clock cannot be set, so their expiry is moved instead."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
 
     def pass_time(self, seconds: float) -> None:
-        """Let every grant expire earlier."""
+        """Let time pass: make every grant expire earlier."""
         self._sandbox.observer.execute(
             "UPDATE lock_grant SET expires = expires - %s * interval '1 second' WHERE expires < 'infinity'", [seconds]
         )
 
     def until_expiry(self) -> float | None:
-        """Return the seconds until the first grant expires."""
+        """Return the seconds until the first grant expires. None if none will expire."""
         (left,) = self._sandbox.observer.execute(
             "SELECT extract(epoch FROM min(expires) - clock_timestamp())::float8 "
             "FROM lock_grant WHERE clock_timestamp() < expires AND expires < 'infinity'"

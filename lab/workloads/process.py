@@ -1,4 +1,4 @@
-"""Clients that run as separate processes: forked workers of a program. A thread here relays the steps of each."""
+"""Clients that are processes: forked workers of a program. For each, a thread in this process relays its steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Program:
         self._mutex = threading.Lock()
 
     def name(self, rung: str, lock: str) -> None:
-        """Make the program create a lock before it forks the workers that use it."""
+        """Make the program create a lock, before it forks the workers that use the lock."""
         self._order("name", (rung, lock))
 
     def fork(self, work: Work) -> tuple[int, Connection[Any, Any]]:
@@ -56,13 +56,13 @@ class Program:
             return self._control.recv(), Connection(near.detach())
 
     def end(self, worker: int) -> None:
-        """Kill a worker unless it has ended, and return when it is gone."""
+        """Kill a worker if it still runs. Return when it is gone."""
         with self._mutex:
             self._order("end", worker)
             self._control.recv()
 
     def close(self) -> None:
-        """End the program, and return when it has ended."""
+        """End the program. Return when it has ended."""
         self._control.close()
         self._process.wait()
 
@@ -71,14 +71,14 @@ class Program:
 
 
 class ProcessWorkload(LockWorkload):
-    """Each client is a process that one program has forked, as the workers of a web server are."""
+    """Clients that are processes forked by one program, like the workers of a web server."""
 
     in_memory = False
     """Whether the lock is in the memory of the processes."""
 
     def prepare(self) -> Mapping[str, Job]:
         self.sandbox.redis.set(STOCK, UNITS)
-        # Use a new name each time: a lock in memory that a killed worker has left behind stays locked.
+        # Use a new name each time: a lock in memory stays locked if a worker was killed while it held the lock.
         lock = f"stock {next(_numbers)}" if self.in_memory else "stock"
         programs = {name: self._program(self.machine_of(name)) for name in self.names}
         for program in set(programs.values()):
@@ -90,7 +90,7 @@ class ProcessWorkload(LockWorkload):
         return f"{self.entry.code.__module__}:{self.entry.code.__qualname__}"
 
     def machine_of(self, name: str) -> int:
-        """Return the machine on which a client runs. There is one program for each machine."""
+        """Return the number of the machine on which a client runs. Each machine has one program."""
         return 1
 
     def _program(self, machine: int) -> Program:
@@ -131,13 +131,13 @@ class ProcessWorkload(LockWorkload):
 
 
 class MemoryWorkload(ProcessWorkload):
-    """Clients that are processes, with a lock in the memory of these processes."""
+    """Clients that are processes, with a lock in the memory of the processes."""
 
     in_memory = True
 
 
 class MachinesWorkload(MemoryWorkload):
-    """A and B are workers of one program; further clients run in another program, as on another machine."""
+    """Clients A and B are workers of one program. Other clients run in a second program, as if on another machine."""
 
     interchangeable = False
 

@@ -1,7 +1,7 @@
 """A program whose forked workers are the clients of a lock: `python -m lab.workloads.program FD`.
 
-A worker runs the rung's own code, reports each step before it takes it, and waits until it may go on. It is alone in
-its process, so the rung's memory is that of a real process, and a crash is the death of a real process.
+A worker runs the rung's own code. It reports each step before it takes it, and waits until it may go on. It is a
+process of its own, so it has its own memory, and its crash is the death of a real process.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ Report = Literal["stops", "sleeps", "enters", "leaves", "done"]
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is to do.
+    """The job of a worker.
 
     Attributes:
-        rung: the code of the rung, as `module:class`. This process imports no other rung.
-        lock: the name of the lock.
+        rung: the class of the rung, as `module:class`. This process imports no other rung.
+        lock: name of the lock.
         redis_url: URL of the Redis with the counter.
         ttl: TTL of the lock, in seconds.
         now: the time on the schedule's clock.
-        in_memory: whether the lock is in memory. Acquiring and releasing it then sends no command, so both are steps
-            themselves.
+        in_memory: whether the lock is in memory. Its acquire and release send no command, so each of them is made a
+            step.
     """
 
     rung: str
@@ -59,7 +59,7 @@ class Worker:
     """Stands for the actor in the worker's process, and passes its calls on over a pipe.
 
     Args:
-        pipe: the pipe to the thread that relays them.
+        pipe: the pipe to the thread that relays the calls.
         now: the time on the schedule's clock.
     """
 
@@ -89,7 +89,7 @@ class Worker:
         self.tell("leaves")
 
     def tell(self, report: Report, *arguments: Any) -> None:
-        """Report something that needs no answer."""
+        """Send a report that needs no answer."""
         self._pipe.send((report, *arguments))
 
     def _ask(self, report: Report, *arguments: Any) -> None:
@@ -98,8 +98,8 @@ class Worker:
 
 
 def main(descriptor: int) -> None:
-    """Carry out the orders that arrive on a file descriptor, until its other end is closed."""
-    # Lost leases are what the rungs show: do not log them.
+    """Carry out the orders that arrive on a file descriptor, until the other end is closed."""
+    # Do not log lost leases: the rungs lose them on purpose.
     logging.disable(logging.WARNING)
     with Connection(descriptor) as control:
         while True:
@@ -146,7 +146,7 @@ def _work(work: Work, pipe: Connection[Any, Any]) -> NoReturn:
             answer = f"{type(error).__name__}: {error}"
         worker.tell("done", answer)
     finally:
-        # Skip the exit handlers of the parent process.
+        # Skip the exit handlers that the worker has inherited from its parent process.
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Clients whose lock is on several Valkey servers: a primary with a replica, or the nodes of Redlock."""
+"""Clients whose lock is on several Valkey servers: a primary with a replica, or the nodes of a Redlock."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from locking.redis.ballot import Ballot
 from locking.redis.nodes import node_of
 
 NODE_TIMEOUT = 10.0
-"""Seconds, more than any node needs: a running node answers sooner, and a stopped one refuses at once."""
+"""Seconds. This is more than any node needs: a running node answers sooner, and a stopped one refuses at once."""
 PAUSE = 0.1
-"""Seconds on the schedule's clock that a pause of random length takes."""
+"""Duration, in seconds on the schedule's clock, of a pause that has a random length in production."""
 RETRY_DELAY = 0.005
-"""Seconds between two attempts of a client in a stress run: about as long as another client is inside."""
+"""Seconds between two attempts of a client in a stress run. A client is inside for about as long."""
 MINORITY = "N"
-"""The name, in a schedule, of the actor that reconnects the two nodes that cannot be reached at first."""
+"""The name, in schedules, of the actor that reconnects the two nodes that cannot be reached at first."""
 BACK = "back"
 VOTED = "redlock:stock"
-"""The key that all nodes vote on."""
+"""The key on which all nodes vote."""
 
 
 class PrimaryWorkload(LockWorkload):
-    """The lock is on a primary, and its replica lags behind.
+    """Clients of a lock on a primary whose replica lags behind.
 
     Args:
         cluster: the primary and its replica.
@@ -67,14 +67,14 @@ class PrimaryWorkload(LockWorkload):
 
 
 class RedisLockOnPrimaryWorkload(PrimaryWorkload):
-    """Clients of a `RedisLock` on that primary."""
+    """Clients of a `RedisLock` on a primary whose replica lags behind."""
 
     def make_lock(self, client: Any) -> Lock:
         return RedisLock(stepping_client(self.cluster.url("primary")), "stock", ttl=TTL, clock=self.sandbox.clock)
 
 
 class RedlockWorkload(PrimaryWorkload):
-    """The lock is on five nodes. One step asks all of them, in one ballot.
+    """Clients of a lock on five nodes. A request to all nodes, a ballot, is one step.
 
     Args:
         cluster: the nodes.
@@ -97,7 +97,7 @@ class RedlockWorkload(PrimaryWorkload):
         super().clean_up()
 
     def make_lock(self, client: Any) -> Lock:
-        # These clients do not stop before each command: the vote is the step.
+        # These Redis clients do not stop before each command: the ballot is the step.
         clients = [_client(self.cluster.url(str(number))) for number in range(1, 6)]
         for one in clients[:3]:
             node_of(one.connection_pool).open(NODE_TIMEOUT).result(NODE_TIMEOUT)
@@ -111,19 +111,19 @@ class RedlockWorkload(PrimaryWorkload):
 
 
 class StoppingBallot(Ballot):
-    """A vote that is one step of the actor that calls for it."""
+    """A ballot of all nodes that is one step of the calling actor."""
 
     def hold(self, seconds: float) -> None:
         does = "; ".join(f"{call.script}.lua on all nodes: {' '.join(call.keys)}" for call in self._calls)
         stop_before(PendingStep(does, "redis", writes=frozenset({VOTED})))
         super().hold(seconds)
-        # An attempt to reach a silent node outlasts the vote, and the next vote may use it. Wait until every attempt
-        # has ended: otherwise chance would decide whether a node that comes back in the next step is reached.
+        # An attempt to connect to a silent node outlasts the ballot, and the next ballot may use it. Wait until every
+        # attempt has ended. Otherwise chance decides whether a node that comes back in the next step is reached.
         wait(self._openings, NODE_TIMEOUT)
 
 
 class _Time:
-    """The module `time` for a lock that pauses for a random time: an actor pauses on the schedule's clock."""
+    """Replaces the module `time` for a lock that pauses for a random time. An actor pauses on the schedule's clock."""
 
     monotonic = staticmethod(time.monotonic)
 
@@ -133,7 +133,7 @@ class _Time:
         if actor is None:
             time.sleep(seconds)
         else:
-            # In a stress run the pause stays random: that is what ends a split vote.
+            # In a stress run the pause stays random: only different pauses end a split vote.
             sleep(PAUSE if isinstance(actor, Actor) else seconds)
 
 

@@ -1,4 +1,4 @@
-"""Puts together the experiment of a rung: its workload, the faults that may happen, and its checker."""
+"""The experiment of each rung: its workload, the faults that may happen, and its checker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from lab.workloads.zookeeper import ZooKeeperQuorumWorkload, ZooKeeperWorkload
 from servers import cluster, etcd, zookeeper
 
 Builder = Callable[[LadderEntry, Sandbox, Sequence[str]], Experiment]
-"""Puts together the experiment of a rung, in a sandbox, for clients of these names."""
+"""A function that creates the experiment of a rung, in a sandbox, for clients with these names."""
 
 
 def lock_experiment(
@@ -53,7 +53,7 @@ def lock_experiment(
     checker: type[Checker] = CounterChecker,
     exclusive: bool = True,
 ) -> Builder:
-    """Return the builder of a lock's experiment.
+    """Return a builder for experiments with a lock.
 
     Args:
         exclusive: whether two holders at the same time break the rung.
@@ -114,15 +114,15 @@ def _quorum(
 
 
 def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[StockWorkload] = StockWorkload) -> Builder:
-    """Return the builder of a stock experiment.
+    """Return a builder for experiments with a sale of stock.
 
     Args:
         demand: the units in stock and what the clients want.
-        seller: who sells.
+        seller: class of the seller: a rung or a strategy.
     """
 
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
-        # Buyers do not report that they are inside: the strategies are the shop's own, without a hook for it.
+        # Buyers do not report that they are inside: the strategies are the shop's own and have no hook for that.
         history = History(holders_known=False)
         sells = seller(entry, demand.units, history)
         checker = StockChecker(
@@ -249,7 +249,7 @@ BUILDERS: dict[str, Builder] = {
     "duplicate-click": sale(Demand(2, (1, 1, 1), same_request=True), seller=RungSeller),
     "group-commit": sale(seller=StrategySeller),
 }
-"""The builders by slug. Staleness follows the row of a rung, so a changed row makes no other rung out of date."""
+"""The builders by slug. A stored result depends only on its rung's row, so a changed row makes no other out of date."""
 
 ON_SERVERS = frozenset(
     {
@@ -270,7 +270,7 @@ ON_SERVERS = frozenset(
         "sync-standby-failover",
     }
 )
-"""Rungs whose experiments need their own servers: only samples of their schedules run, and visitors cannot play."""
+"""Rungs whose experiments need their own servers. Only samples of their schedules run. Visitors cannot play them."""
 WITH_A_MINORITY = frozenset({"redlock", "redlock-no-fsync", "redlock-replicated-nodes", "redlock-clock-jump"})
 WITH_A_WORKER = frozenset({"lua-queue"})
 WITH_A_STANDBY = frozenset({"async-standby-failover", "sync-standby-failover"})
@@ -286,18 +286,18 @@ def new_experiment(entry: LadderEntry, sandbox: Sandbox, clients: int | None = N
 
 
 def actors(entry: LadderEntry, clients: int) -> tuple[str, ...]:
-    """Return the names of a rung's actors in schedules: this many clients, and the helpers that work for them."""
+    """Return the names of a rung's actors in schedules: its clients, and helpers such as a queue's worker."""
     helpers = {MINORITY: WITH_A_MINORITY, WORKER: WITH_A_WORKER, STANDBY: WITH_A_STANDBY}
     return (*NAMES[:clients], *(helper for helper, rungs in helpers.items() if entry.slug in rungs))
 
 
 def can_play(entry: LadderEntry) -> bool:
-    """Return whether the rung's schedules run in any sandbox, so that a visitor may choose what comes next."""
+    """Return whether a rung's schedules run in any sandbox. Only then can a visitor choose the steps."""
     return entry.slug not in ON_SERVERS
 
 
 def faults_of(entry: LadderEntry) -> tuple[Fault, ...]:
-    """Return the faults that are tried on a rung: the one that breaks it, or all that a sound rung survives."""
+    """Return the faults that are tried on a rung: the one that breaks it, or all faults that a sound rung survives."""
     if entry.claim == "sound":
         return tuple(sorted(entry.survives))
     return (entry.broken_by,) if entry.broken_by else ()

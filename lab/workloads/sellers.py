@@ -1,6 +1,6 @@
-"""The sellers of stock experiments: a rung that uses the lab's tables, or a strategy that uses the shop's tables.
+"""The sellers of stock experiments: rungs on the lab's tables, and strategies on the shop's tables.
 
-A seller also reports what its tables contain at the end. It implements `lab.checkers.stock.Records`.
+A seller also reports what its tables contain at the end, as `lab.checkers.stock.Records` demands.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from shop.sold import saved
 
 SKU = "unit"
 KEY = "key of "
-"""The beginning of the idempotency key of a client's request; the client's name follows."""
+"""Beginning of the idempotency key of a client's request. The client's name follows."""
 WAIT = 60.0
-"""Seconds of real time that a buyer waits for a lock: longer than any schedule takes."""
+"""Seconds of real time for which a buyer waits for a lock. No schedule takes as long."""
 SEGMENTS = 2
 
 
@@ -61,12 +61,12 @@ class Seller(ABC):
 
     Args:
         entry: the rung.
-        units: how many there are.
+        units: number of units in stock.
         history: the history of the run.
     """
 
     repairs = False
-    """Whether the shop repairs what a crashed process has left behind: see `repair`."""
+    """Whether the shop repairs what a crashed process has left behind. If so, `repair` does it."""
 
     def __init__(self, entry: LadderEntry, units: int, history: History) -> None:
         self.entry = entry
@@ -75,22 +75,22 @@ class Seller(ABC):
 
     @abstractmethod
     def open(self) -> tuple[Strategy, Save]:
-        """Fill the stock and open the sale. Return the strategy, and its function that saves orders."""
+        """Fill the stock and open the sale. Return the strategy, and the function with which it saves orders."""
 
     @abstractmethod
     def load(self) -> None:
-        """Copy the stock to Redis."""
+        """Copy the stock to Redis, if the strategy sells from there."""
 
     def repair(self) -> None:
-        """Do what the shop does by itself after a crash."""
+        """Repair what a crash has left behind, as the running shop does."""
 
     @abstractmethod
     def figures(self) -> Figures:
-        """Return the figures of the sku in the conservation law."""
+        """Return the figures of the sku in the conservation law: units received, on hand and sold."""
 
     @abstractmethod
     def unowned(self, on_hand: int) -> int:
-        """Return how many of the units on hand Redis neither offers nor reserves."""
+        """Return how many of the units on hand cannot be bought, because Redis neither offers nor reserves them."""
 
     @abstractmethod
     def order_keys(self) -> Iterable[str]:
@@ -102,7 +102,7 @@ class Seller(ABC):
 
 
 class RungSeller(Seller):
-    """A rung of the lab, on the lab's tables."""
+    """Sells through a rung, on the lab's tables."""
 
     def open(self) -> tuple[Strategy, Save]:
         RungOrder.objects.all().delete()
@@ -113,7 +113,7 @@ class RungSeller(Seller):
         return self.rung, ledger.save
 
     def make_rung(self) -> StockRung:
-        """Make a rung that remembers nothing of an earlier run."""
+        """Create a rung without memory of an earlier run."""
         return cast("StockRung", self.entry.code())
 
     def load(self) -> None:
@@ -137,7 +137,7 @@ class RungSeller(Seller):
 
 
 class OneSegmentSeller(RungSeller):
-    """A rung with segments that sends every buyer to the first one, since a schedule cannot repeat a random choice."""
+    """Sells through a segmented rung, always from the first segment: a schedule cannot repeat a random choice."""
 
     def make_rung(self) -> StockRung:
         rung = cast("SegmentedKeys", super().make_rung())
@@ -160,7 +160,7 @@ DELIVERED = "INSERT INTO inventory_stockmovement (sku, kind, units, why, at) VAL
 
 
 class StrategySeller(Seller):
-    """A strategy of the shop, on the shop's tables."""
+    """Sells through a strategy of the shop, on the shop's tables."""
 
     repairs = True
 
@@ -208,16 +208,16 @@ class StrategySeller(Seller):
 
 
 class QueueSeller(StrategySeller):
-    """The strategy that queues orders in Redis."""
+    """Sells through the strategy that queues orders in Redis."""
 
     def repair(self) -> None:
-        """Let another worker take over the entries of a crashed one, and save what is queued."""
+        """Let a new worker take over the entries of a crashed one, and save all queued orders."""
         taking_over = Queue(registry.queue().client, dead=0.0)
         LuaQueue(registry.counters, lambda: taking_over).work(save, reject, saved)
         reconcile(grace=0)
 
     def work(self) -> str:
-        """Save the queued orders as a worker does, and return a description of the work."""
+        """Save the queued orders, as a worker does. Return a description of this work."""
         strategy = cast("LuaQueue", STRATEGIES[self.entry.slug]())
         return f"took {strategy.work(save, reject, saved)} off the queue"
 
@@ -266,4 +266,4 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "lua-queue": lambda: LuaQueue(registry.counters, registry.queue),
     "group-commit": GroupCommit,
 }
-"""Functions that make a strategy without memory of an earlier run, by slug."""
+"""Functions that create a strategy without memory of an earlier run, by slug."""

@@ -1,4 +1,4 @@
-"""Clients whose orders are in a Postgres with a standby."""
+"""Clients whose orders are in a Postgres primary with a standby."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UP_TO_DATE = "up to date"
 
 
 class StandbyWorkload(StockWorkload):
-    """Each client places one order. The standby has the stock, and receives nothing more until its own step.
+    """Each client places one order. The standby has the stock, but receives no later writes until its own step.
 
     Args:
         cluster: the two servers.
@@ -44,7 +44,7 @@ class StandbyWorkload(StockWorkload):
     def _order(self, name: str) -> str:
         try:
             return super()._order(name)
-        except OperationalError:  # the connection was lost with the primary; the shop says to try again
+        except OperationalError:  # the connection was lost with the primary; the shop then says "try again"
             return f"{REFUSED}{StockUnavailable.__name__}"
 
     def _receive(self) -> str:

@@ -26,7 +26,7 @@ from lab.workloads.sellers import KEY, SKU, QueueSeller, Seller
 from shop.sold import saved
 
 WORKER = "W"
-"""The name, in a schedule, of the worker that saves queued orders."""
+"""The name, in schedules, of the worker that saves queued orders."""
 IN_THE_RUNG = StandIns((lock_inside_the_transaction, "ThreadLock", SteppingThreadLock))
 
 
@@ -35,8 +35,8 @@ class Demand:
     """The units in stock, and what the clients want.
 
     Attributes:
-        units: how many units there are.
-        quantities: how many each client wants.
+        units: number of units in stock.
+        quantities: number of units that each client wants.
         same_request: whether all clients are one customer who sends the same request.
     """
 
@@ -58,15 +58,15 @@ class Demand:
 
 
 LAST_UNIT = Demand()
-"""Every client wants the last unit."""
+"""One unit is in stock, and every client wants it."""
 
 
 class StockWorkload(Workload):
     """Each client places one order.
 
     Args:
-        seller: the rung or the strategy.
-        demand: what the clients want.
+        seller: sells through a rung or a strategy.
+        demand: the units in stock and what the clients want.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class StockWorkload(Workload):
         def job() -> str:
             self.sandbox.connect_thread(name)
             answer = self._order(name)
-            # A server that restarts drops the client's connection, and the error says to try again.
+            # A restart of Redis drops the client's connection. The error says to try again, so do that once per fault.
             for _ in range(self.history.faults):
                 if answer == f"{REFUSED}{StockUnavailable.__name__}":
                     answer = self._order(name)
@@ -122,7 +122,7 @@ class StockWorkload(Workload):
         return SOLD if placement == Placement.COMMITTED else QUEUED
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Let the shop repair what a crash has left. Then let refused clients order again, one at a time."""
+        """Let the shop repair what a crash has left behind. Then let refused clients order again, one at a time."""
         with self.sandbox.as_default():
             self.seller.repair()
             refused = [name for name, answer in answers.items() if answer.startswith(REFUSED)]
@@ -136,7 +136,7 @@ class StockWorkload(Workload):
     def _order_again(self, name: str) -> str:
         try:
             if (answer := self._order(name)) == f"{REFUSED}{StockNotLoaded.__name__}":
-                self.seller.load()  # the shop does this when it meets the error
+                self.seller.load()  # the shop also loads the stock when it meets this error
                 answer = self._order(name)
             return answer
         except Exception as error:
@@ -148,7 +148,7 @@ class StockWorkload(Workload):
 
 
 class ThreadLockWorkload(StockWorkload):
-    """Each client places one order. Taking and freeing the lock in memory are steps."""
+    """Each client places one order. Acquiring and releasing the lock in memory are steps."""
 
     def prepare(self) -> Mapping[str, Job]:
         IN_THE_RUNG.enter(self)

@@ -1,7 +1,7 @@
 """Clients whose lock is on ZooKeeper. Each has a session, and each request of the session is a step.
 
-The passing of time ends no session here: a separate thread keeps a session alive while its process runs and is not
-    paused. So only the TTLs of the leases pass.
+No session expires here when time passes. In production, a separate thread keeps a session alive unless its process is
+paused. So only the TTLs of the leases pass.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from servers import zookeeper
 from servers.zookeeper import ZooKeeper
 
 RETRY_DELAY = 0.02
-"""Seconds between two attempts to use a connection that was lost."""
+"""Seconds between two attempts to use a lost connection."""
 LONGEST_WAIT = 1e6
 """Seconds. A longer wait counts as infinite."""
 
 
 class ZooKeeperWorkload(LockServerWorkload):
-    """Each client has a ZooKeeper session of its own, and stops before each request."""
+    """Clients of a lock on ZooKeeper. Each has its own session and stops before each request."""
 
     def prepare(self) -> Mapping[str, Job]:
         if not zookeeper.available():
@@ -70,7 +70,7 @@ class ZooKeeperWorkload(LockServerWorkload):
 
 
 class ZooKeeperQuorumWorkload(ZooKeeperWorkload):
-    """The same clients, on three servers. A session whose server is lost goes on with another one.
+    """The same clients on three servers. A session whose server is lost continues on another one.
 
     Args:
         cluster: the servers.
@@ -98,7 +98,7 @@ class ZooKeeperQuorumWorkload(ZooKeeperWorkload):
 
 
 class _Sessions:
-    """The sessions of the clients, which they keep from one run to the next."""
+    """The clients' sessions, which are reused from one run to the next."""
 
     def __init__(self, hosts: str) -> None:
         self._hosts = hosts
@@ -116,7 +116,7 @@ class _Sessions:
         client.close()
 
     def reconnect(self) -> None:
-        """Return once all sessions are connected to a server that works."""
+        """Wait until all sessions are connected to a working server."""
         for client in self._open.values():
             client.reconnect()
 
@@ -136,14 +136,14 @@ class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
     def _call(self, request: Any, async_object: Any) -> Any:
         actor = current_actor()
         if actor is not None and actor.crashed:
-            # An error that is not retried: the cleanup of a crashed client must not reach the server.
+            # kazoo does not retry after this error: the cleanup of a crashed client must not reach the server.
             async_object.set_exception(SessionMovedError())
             return None
         stop_before(of_request(request))
         return super()._call(request, async_object)
 
     def reconnect(self) -> None:
-        """Return once the session is connected to a server that works."""
+        """Wait until the session is connected to a working server."""
         until = time.monotonic() + RESPONSE_TIMEOUT
         while True:
             try:
@@ -167,7 +167,7 @@ class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc, unused-ignore]
-    """kazoo's threads, and the events for which an actor waits."""
+    """kazoo's threads. An actor that waits for an event here waits on the schedule's clock."""
 
     client: StoppingClient
 
@@ -176,7 +176,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc, unused-ignore]
 
 
 class _Watch(hooks.Notification, threading.Event):
-    """An event that a watch of the server sets, and that an actor waits for on the schedule's clock."""
+    """An event that is set by a watch on the server. An actor waits for it on the schedule's clock."""
 
     def __init__(self, client: StoppingClient) -> None:
         super().__init__()
@@ -203,14 +203,14 @@ REQUESTS = {
     "Delete": "delete: leaves the queue",
     "Sync": "sync: lets the server catch up with its leader",
 }
-"""The texts of steps, by the kind of request."""
+"""Texts of the steps, by the kind of request."""
 
 READS = ("Exists", "GetChildren", "GetChildren2", "GetData")
-"""Kinds of request that change nothing. All others count as writes: a search tries two reads in one order only."""
+"""Kinds of request that change nothing. All others count as writes. A search tries only one order of two reads."""
 
 
 def of_request(request: Any) -> PendingStep:
-    """Return the step of a request to ZooKeeper."""
+    """Return the step for a request to ZooKeeper."""
     kind, queue = type(request).__name__, frozenset({QUEUE})
     if kind == "Sync":
         return PendingStep(REQUESTS[kind], "zookeeper")
