@@ -1,1 +1,1 @@
-"""What each rung claims, how it is checked, and the stored results."""
+"""Check what each rung claims, flawed or sound, and store the results."""

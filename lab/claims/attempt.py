@@ -1,8 +1,7 @@
-"""One attempt of a stress run: real threads and processes, and no scheduler that decides what comes next.
+"""One attempt of a stress run: clients in real threads and processes, without a scheduler that orders their steps.
 
-A thread that is about to take a step pauses for a random moment, so the order of the steps is up to the machine. In
-each attempt one fault happens before a random step. It hits a server, the client that takes the step, or a client that
-waits.
+A thread pauses for a random moment before each step, so the order of steps is left to the machine. In each attempt one
+fault happens before a random step. It hits a server, the client that takes the step, or a client that waits.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from lab.workloads.experiment import Experiment
 from lab.workloads.registry import faults_of
 
 PAUSES = (0.0, 0.0002, 0.001, 0.005)
-"""Longest pauses of a client before a step, in seconds. Each attempt uses one of them."""
+"""Maximum pauses of a client before a step, in seconds. Each attempt draws one of them."""
 LOOKS = 5
-"""How often every waiting client looks without success before time passes, or before the run counts as stuck."""
+"""How often each waiting client must check in vain before time may pass, or before the run counts as stuck."""
 STUCK_AFTER = 0.2
-"""Seconds without progress, while all clients wait and no fault has happened, after which the run counts as stuck."""
+"""Seconds without progress after which a run without a fault counts as stuck, if all clients wait."""
 LIMIT = 30.0
 """Seconds after which an attempt is ended."""
 
 
 class RunningClock(Clock):
-    """Monotonic seconds that pass by themselves, and can be set forward."""
+    """A clock that runs by itself, in monotonic seconds, and can be set forward."""
 
     def __init__(self) -> None:
         self._ahead = 0.0
@@ -54,7 +53,7 @@ class RunningClock(Clock):
 
 @contextmanager
 def running_clock(sandbox: Sandbox) -> Iterator[None]:
-    """Let the clock of a sandbox run inside the `with` block."""
+    """Inside the `with` block, let the clock of a sandbox run."""
     before = sandbox.clock
     sandbox.clock = RunningClock()
     try:
@@ -67,9 +66,9 @@ class Attempt:
     """Runs an experiment once without a scheduler.
 
     Args:
-        experiment: the experiment; the clock of its sandbox must run.
-        seed: seed of all random choices; the timing of the machine stays random.
-        steps: number of steps of an earlier attempt; the fault comes before a random step from 1 to this number.
+        experiment: the experiment. The clock of its sandbox must run.
+        seed: seed of all random choices. The timing of the machine stays random.
+        steps: number of steps of an earlier attempt. The fault comes before a random step from 1 to this number.
     """
 
     def __init__(self, experiment: Experiment, seed: str, steps: int) -> None:
@@ -92,7 +91,7 @@ class Attempt:
         """Run the experiment to its end.
 
         Returns:
-            The violation that a flawed rung claims, or any violation of a sound rung.
+            The violation that a flawed rung claims, or any violation of a sound rung. None if there is none.
         """
         try:
             return self._play()
@@ -128,7 +127,7 @@ class Attempt:
         return next((violation for violation in found if goal in (None, violation[0])), None)
 
     def _reaches_step(self, client: Client) -> bool:
-        """Cause the fault if it is due, and return whether it happened. Runs in a client's thread before each step."""
+        """Make the fault happen if it is due. Return whether it did. Called in a client's thread before each step."""
         with self._mutex:
             self.steps += 1
             if self.fault is None or self.happened or self.steps <= self._due:
@@ -148,18 +147,18 @@ class Attempt:
             return happens.result()
 
     def _crash(self, client: Client) -> None:
-        """Crash this client, or one that waits. Runs in this client's thread before a step."""
+        """Crash this client or a waiting one. Called in this client's thread before a step."""
         waiting = self.history.holders_known and any(other.waits for other in self.clients)
         with self.gate.closed(wait=waiting) as quiet:
-            # A waiting client takes no steps, so it would never crash by itself. Only a closed gate guarantees that it
-            # still waits.
+            # A waiting client takes no steps, so it would never crash by itself. It certainly still waits only while
+            # the gate is closed.
             others = [other for other in self.clients if other.waits] if waiting and quiet else []
             victim = self._draws.choice([client, *others])
             victim.crashed = True
             self.experiment.crash(victim.name)
 
     def _hear(self) -> None:
-        """Wait a moment for a report. Faults happen here, in the main thread, because only it can start servers."""
+        """Wait a moment for a report. Make faults happen here, in the main thread: only it can start servers."""
         with suppress(Empty):
             name, happens = self._reports.get(timeout=POLL)
             if happens is not None:
@@ -173,7 +172,7 @@ class Attempt:
         return True
 
     def _watch(self) -> Violation | None:
-        """Return when all clients are done or something is broken. Let time pass when all wait only for that."""
+        """Return when all clients are done or something is broken. If all of them only wait for time, let it pass."""
         began = since = time.monotonic()
         before, passes = self._progress(0), 0
         looks = self._looks()
@@ -193,7 +192,7 @@ class Attempt:
             if self.happened and passes < MAX_PASSES:
                 passes += self._let_time_pass(living)
             elif any(client.failures < looks[client.name][1] + LOOKS for client in living):
-                continue  # a client that has slept until now has not looked yet whether it may enter
+                continue  # a client that has just woken has not yet checked whether it may enter
             elif self.happened or now - since > STUCK_AFTER:
                 return "progress", f"No client is inside, but {who} cannot enter."
         return None

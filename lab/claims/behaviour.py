@@ -1,20 +1,20 @@
-"""Hashes of what code does, so that a stored result is out of date when its behaviour changes and not before.
+"""Hashes of what code does. A stored result is out of date only if the behaviour of its code changes.
 
-`hash_of_behaviour` starts from some definitions, follows every name that they use to the project's own definitions, and
-hashes those. `hash_of_files` hashes whole files. Both hash the parsed code. The hash leaves out what does not change
-the behaviour:
+`hash_of_behaviour` starts from some definitions, follows every name in them to the project's own definitions, and
+hashes all of these. `hash_of_files` hashes whole files. Both hash the parsed code, without what does not change the
+behaviour:
 
 - docstrings, comments, formatting and type annotations: they are not run;
 - names of local variables: they are numbered in the order in which they appear;
-- imports and paths of files: a definition is hashed by its text and by the definitions that its names lead to;
+- imports and file paths: a definition is hashed by its text and by the definitions that its names lead to;
 - comments and blank lines of Lua and SQL;
-- help texts and names of models and their fields: people read them;
+- help texts and names of models and their fields: only people read them;
 - migrations: the models say the same, and a test compares the two.
 
-A method counts when its class is reached and an attribute of its name is used somewhere, unless all classes that are
-reached override it. All methods of a class, and of its bases, count when it extends a class from outside the project,
-which may call them. Of a table or a set whose keys are slugs of rungs, only the row of the rung counts, since the
-other rows are not used.
+A method counts if its class is reached and an attribute with its name is used somewhere. It does not count if all
+reached classes override it. If a class extends a class from outside the project, which may call any method, all of its
+methods and those of its bases count. If the keys of a table or set are slugs of rungs, only the row of the rung in
+question counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     Args:
         roots: functions and classes of the project or of other packages, or names as `module:name`.
         slug: the rung in question.
-        slugs: all rungs: of a table with some of these keys, only the row of `slug` counts.
+        slugs: all rungs. Of a table whose keys are among them, only the row of `slug` counts.
     """
     digest = hashlib.sha256()
     for text in sorted(reach(roots, slug=slug, slugs=slugs).values()):
@@ -45,7 +45,7 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
 
 
 def hash_of_files(*places: Path) -> str:
-    """Hash the code in Python, Lua and SQL of files and of whole folders."""
+    """Hash the Python, Lua and SQL code in files and whole folders."""
     digest = hashlib.sha256()
     for place in places:
         for file in sorted(place.rglob("*")) if place.is_dir() else [place]:
@@ -58,7 +58,7 @@ def hash_of_files(*places: Path) -> str:
 
 
 def reach(roots: Iterable[Any], *, slug: str = "", slugs: Collection[str] = ()) -> Mapping[str, str]:
-    """Return the normalised text of each definition and Lua script that the roots lead to, by its name.
+    """Return the normalised text of each definition and Lua script that the roots lead to, by name.
 
     See `hash_of_behaviour` for the arguments.
     """
@@ -69,7 +69,7 @@ def reach(roots: Iterable[Any], *, slug: str = "", slugs: Collection[str] = ()) 
 
 
 class _Search:
-    """Follows definitions until nothing new is found."""
+    """Follows names from definition to definition until nothing new is found."""
 
     def __init__(self, slug: str, slugs: frozenset[str]) -> None:
         self._slug, self._slugs = slug, slugs
@@ -80,11 +80,11 @@ class _Search:
         self._supers: set[str] = set()
         self._members: list[tuple[str, Key, Key]] = []
         self._used: set[Key] = set()
-        """Classes that are reached as such, and not only because another one extends them."""
+        """Classes that code uses directly, not only as a base class."""
         self._extended_by: dict[Key, set[Key]] = {}
 
     def begin(self, root: Any) -> None:
-        # A root may be given as `module:name` if importing it would create a circular import.
+        # Importing a root may create a circular import. It can then be given as `module:name`.
         module, name = root.split(":") if isinstance(root, str) else (root.__module__, root.__qualname__)
         if module.partition(".")[0] in ROOMS:
             self._use((module, name))

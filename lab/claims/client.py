@@ -1,4 +1,4 @@
-"""A client of a stress run: an actor that no scheduler stops. It pauses before each step for a random moment."""
+"""A client of a stress run: an actor that no scheduler stops. It pauses for a random moment before each step."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 
 LATE = 0.02
-"""Longest delay in seconds of a client before whose step a fault happens, and of a helper before it starts."""
+"""Maximum delay in seconds of a client whose step a fault precedes, and of a helper before it starts."""
 POLL = 0.001
 """Seconds between two checks of what a client waits for."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What the clients of one attempt share.
+    """Objects that the clients of one attempt share.
 
     Attributes:
-        sandbox: the sandbox in which they run; its clock must run.
+        sandbox: the sandbox in which they run. Its clock must run.
         gate: the gate that a client passes at each step.
         barrier: the barrier at which all clients start together.
-        reports: queue of pairs of a client's name and either None (the client is done) or a future that will say
-            whether the fault happened.
+        reports: queue of pairs: a client's name, and either None (the client is done) or a future that tells whether
+            the fault happened.
         reaches_step: called by a client before a step. Returns whether a fault happened there.
-        pause: longest pause of a client before a step, in seconds.
+        pause: maximum pause of a client before a step, in seconds.
     """
 
     sandbox: Sandbox
@@ -48,25 +48,25 @@ class Shared:
 
 
 class Client:
-    """An actor that no scheduler stops. It has the methods of `Actor` that hooks call.
+    """An actor that no scheduler stops. It has those methods of `Actor` that the sandbox's hooks call.
 
     Args:
-        name: A, B, ….
-        job: what it does.
-        shared: what the clients of the attempt share.
-        watchdog: renews its leases.
+        name: A, B and so on.
+        job: the function that the client runs.
+        shared: objects that the clients of the attempt share.
+        watchdog: the watchdog that renews its leases.
         seed: seed of its pauses.
-        helper: whether it works for the clients, such as the worker of a queue: it starts a moment later.
+        helper: whether it works for the clients, as a queue's worker does. A helper starts a moment later.
 
     Attributes:
-        answer: what it was told, when it is done.
+        answer: the result of its job, once it is done.
         crashed: whether it has crashed.
-        ended: whether it was ended by force, after the run.
+        ended: whether it was ended by force after the run.
         done: whether it takes no further step.
         waits: whether it sleeps, or listens to a server.
         polls: how often it has checked whether its wait is over.
-        failures: how often it has looked for what it waits for without finding it, or slept before another attempt.
-        session: the session of its lock with Postgres, when the lock has one.
+        failures: how often such a check failed, or it slept before another attempt.
+        session: the Postgres session of its lock, if the lock has one.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class Client:
         self._shared = shared
         self._helper = helper
         self._random = random.Random(seed)  # noqa: S311 - a pause, not a secret
-        # Some rungs identify an owner by the thread's name: on every machine the first thread is called this.
+        # Some rungs use the thread's name in the owner text. In a real process the first thread has this name.
         self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
 
     def clock(self) -> float:
-        """Return the time on the sandbox's clock, which runs."""
+        """Return the time on the sandbox's running clock."""
         return self._shared.sandbox.clock.now
 
     def stop(self, pending: PendingStep, at: tuple[str, int] | None = None) -> None:
@@ -116,7 +116,7 @@ class Client:
         self.failures += 1
 
     def listen(self, connection: Any, until: float) -> bool:
-        """Wait until there is an answer, or the time is over. Called in the client's own thread. See `Actor.listen`.
+        """Wait until an answer arrives or a deadline passes. Called in the client's own thread. See `Actor.listen`.
 
         Raises:
             Crash: the client has crashed.
@@ -163,10 +163,10 @@ class Client:
                     time.sleep(self._random.uniform(0, LATE))
             self.answer = self._job()
         except BaseException as error:
-            # The cleanup of a crashed client fails because its commands are not sent. That is not an error of the rung.
+            # The cleanup of a crashed client fails because its commands are not sent. This is not an error of the rung.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
-            # Leave the exception handler as a thread of no actor: dropping the exception deletes the objects of the
-            # job.
+            # End the actor before the exception handler ends: dropping the exception deletes objects of the job, which
+            # may send commands.
             become(None)
         finally:
             become(None)
@@ -179,7 +179,7 @@ class Client:
 
 @contextmanager
 def as_no_actor() -> Iterator[None]:
-    """Do not count requests of the calling thread as steps inside the `with` block, as if it belonged to no actor."""
+    """Inside the `with` block, let requests of the calling thread not count as steps, as if it ran no actor."""
     before = current_actor()
     become(None)
     try:

@@ -30,7 +30,7 @@ from lab.ladder.catalogue import LADDER
 
 PARTS: tuple[Part, ...] = get_args(Part)
 TABLES: tuple[Part, ...] = ("strategies", "locks")
-"""The parts with a row for each strategy or lock."""
+"""The parts that have a row for each strategy or lock."""
 FILE = Path(settings.BASE_DIR) / "lab" / "claims" / "comparison.json"
 PEER = "peer:redis-py-lock"
 RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
@@ -51,24 +51,24 @@ RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
         "kazoo": ("kazoo-recipe",),
     },
 }
-"""The rungs that run a measured strategy or lock, if they are not named after it."""
+"""The rungs that run a measured strategy or lock, where their slug differs from its name."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """The figures of one strategy or lock. None: does not apply, or was not measured.
+    """The figures of one strategy or lock. A figure is None if it does not apply or was not measured.
 
     Attributes:
-        rungs: the slugs of the rungs that run it.
-        peer: whether it is measured for comparison only: third-party code, or the protocol of a library for Java.
-        per_s: orders per second through REST with all clients ordering at once. For a lock: pairs of acquire and
-            release per second without contention.
+        rungs: slugs of the rungs that run it.
+        peer: whether it is measured for comparison only: code of others, or the protocol of a library for Java.
+        per_s: orders per second through REST while all clients order at once. For a lock: pairs of acquire and release
+            per second without contention.
         p50_ms: median wait of a customer in milliseconds. For a lock: median time from before a release until a waiter
-            in another process holds it.
-        p95_ms: the 95th percentile of the same.
-        fairness: the smallest share divided by the largest, from 0 to 1. A share is the answers to one client. For a
-            lock: the turns of one process that acquires it again immediately.
-        recovery_s: seconds from the death of the selling or holding process until another process has its turn.
+            in another process has the lock.
+        p95_ms: the 95th percentile of the same time.
+        fairness: smallest share divided by largest share, from 0 to 1. A share is the number of answers to one client.
+            For a lock: the number of turns of a process that acquires it again immediately.
+        recovery_s: seconds from the death of the process that sells or holds until another process has its turn.
     """
 
     name: str
@@ -88,11 +88,11 @@ class Measured:
     Attributes:
         made: the day (UTC), such as 2026-01-31.
         short: whether it was a short run.
-        stale: whether the code has changed since.
+        stale: whether the code has changed since then.
         machine: `cpus`, `processor` and `python`.
-        rows: a `Measurement` for each strategy or lock; a row of `lab.claims.curves` for each point of the curves.
-        sizes: how large the run was, as in `lab.claims.curves.SIZES`.
-        empty_per_s: answers per second of an endpoint that does nothing; None for all parts but strategies.
+        rows: a `Measurement` for each strategy or lock, or a row of `lab.claims.curves` for each point of the curves.
+        sizes: sizes of the run, as named in `lab.claims.curves.SIZES`.
+        empty_per_s: answers per second of an endpoint that does nothing. None for all parts but strategies.
     """
 
     made: str
@@ -105,7 +105,7 @@ class Measured:
 
 
 def load(part: Part) -> Measured | None:
-    """Return what is stored of a part; None: it was never measured, or the file cannot be read."""
+    """Return the stored result of a part. None if the part was never measured, or if the file cannot be read."""
 
     def parse(file: Any) -> Measured | None:
         if (stored := file.get(part)) is None:
@@ -125,7 +125,7 @@ def load(part: Part) -> Measured | None:
 
 
 def store(part: Part, measured: Mapping[str, Any]) -> None:
-    """Store what was measured of a part. What is stored of other parts stays."""
+    """Store the result of a part. Results of other parts stay."""
     result_store.change(FILE, lambda stored: {**stored, part: measured})
 
 

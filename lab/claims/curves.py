@@ -1,4 +1,4 @@
-"""The stored curves of the comparison: what segments and shorter pauses gain, and what contended orders cost."""
+"""Stored curves of the comparison: the gain of segments, the gain of shorter pauses, and the cost of contention."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SIZES = {
     "contention": ("attempts", "rounds", "seconds"),
     "retry-delay": ("nodes", "rounds", "handoffs"),
 }
-"""The sizes that a report names, beside the machine."""
+"""The sizes of a run that a report contains for each part."""
 
 
 @dataclass(frozen=True)
 class SegmentedSale:
-    """Orders per second with a number of segments and an amount of work in the critical section.
+    """Orders per second for one number of segments and one duration of work in the critical section.
 
     Attributes:
         work_ms: milliseconds for which each order pauses while it holds its lock.
@@ -33,8 +33,8 @@ class SegmentsRow:
     """The figures of one number of segments.
 
     Attributes:
-        sales: one for each amount of work.
-        held_all: orders that had to hold the locks of all segments while a small stock was sold out.
+        sales: one for each duration of work.
+        held_all: number of orders that had to hold the locks of all segments while a small stock was sold out.
     """
 
     segments: int
@@ -44,11 +44,11 @@ class SegmentsRow:
 
 @dataclass(frozen=True)
 class ContendedSale:
-    """What orders of one strategy cost while a number of clients order one product.
+    """The cost of one strategy's orders while a number of clients order one product.
 
     Attributes:
         p50_ms: median time in milliseconds from a client's request until its order is placed.
-        p95_ms: the 95th percentile of the same.
+        p95_ms: the 95th percentile of the same time.
         failed_per_order: failed updates per order placed.
         try_again: share of the answers that told a client to try again, from 0 to 1.
     """
@@ -71,13 +71,13 @@ class ContentionRow:
 
 @dataclass(frozen=True)
 class HandOverRow:
-    """How soon a lock is handed over, and what its idle waiter sends.
+    """How soon a lock is handed over, and how many commands its idle waiter sends.
 
     Attributes:
-        lock: the name of the measured lock.
-        retry_delay_ms: average pause of a waiter in milliseconds; None: a release wakes the waiter.
+        lock: name of the measured lock.
+        retry_delay_ms: average pause of a waiter in milliseconds. None if a release wakes the waiter.
         p50_ms: median time in milliseconds from before a release until a waiter in another process has the lock.
-        p99_ms: the 99th percentile of the same.
+        p99_ms: the 99th percentile of the same time.
         commands_per_s: commands that an idle waiter sends per second, to all nodes together.
     """
 
@@ -92,7 +92,7 @@ def segments(report: Mapping[str, Any]) -> list[SegmentsRow]:
     """Return the rows of a report of `python -m loadtest.bench segments --json`.
 
     Raises:
-        ValueError: there are none, they differ in the amounts of work, or nothing was sold.
+        ValueError: there are no rows, they differ in the durations of work, or nothing was sold.
     """
     rows = [
         SegmentsRow(
@@ -114,7 +114,7 @@ def contention(report: Mapping[str, Any]) -> list[ContentionRow]:
     """Return the rows of a report of `python -m loadtest.bench contention --json`.
 
     Raises:
-        ValueError: there are none, or nothing was sold.
+        ValueError: there are no rows, or nothing was sold.
     """
     rows = [
         ContentionRow(int(row["clients"]), _contended(row["optimistic"]), _contended(row["row-lock"]))
@@ -157,7 +157,7 @@ def _contended(cell: Mapping[str, Any]) -> ContendedSale:
 
 
 def _positive(value: Any) -> float:
-    """Return a figure that can be divided by, and drawn on a logarithmic axis."""
+    """Return a figure as a number, if it is above 0. Pages divide by it and draw it on a logarithmic axis."""
     if (figure := float(value)) <= 0:
         raise ValueError(f"{figure:g} is no measurement.")
     return figure

@@ -1,4 +1,4 @@
-"""The definitions of the project, parsed: their texts, and the names that they use."""
+"""The parsed definitions of the project: their texts, and the names that they use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 INERT_BASES = frozenset({"ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Exception", "RuntimeError", "TypedDict"})
 """Classes from other packages that never call the methods of a subclass themselves."""
 LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
-"""A definition that is imported when it is first used, as `module:name`."""
+"""Matches a definition that is imported on first use, written as `module:name`."""
 SCRIPTS = {path.name: path for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))}
-"""The Lua scripts by name. A call of `script` names one with its ending, or as a file in the folder `scripts`."""
+"""The Lua scripts by file name. Code names a script with its ending, or without it if it is in a folder `scripts`."""
 
 Key = tuple[str, str]
-"""A module and the name of a definition in it; `Class.method` for a method."""
+"""A module and the name of a definition in it. The name of a method is `Class.method`."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Unit:
 
 
 MODULE = "<module>"
-"""The name under which the statements of a module that are not definitions are hashed."""
+"""Stands for a module's statements that are not definitions. They are hashed under this name."""
 
 
 class Module:
@@ -48,7 +48,7 @@ class Module:
         self._tree = ast.parse(path.read_text(encoding="utf-8"))
         self._package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         self.imports: dict[str, str] = dict(self._imports())
-        """What each imported name stands for, as a dotted path."""
+        """The dotted path that each imported name stands for."""
         self._definitions: dict[str, list[ast.stmt]] = {}
         self._rest: list[ast.stmt] = []
         self._found: dict[str, Sequence[tuple[str, Unit]]] = {}
@@ -80,7 +80,7 @@ class Module:
             self._rest.append(statement)
 
     def imported(self, name: str) -> Key | None:
-        """Return the project's definition that an imported name refers to; None if it is not imported from there."""
+        """Return the definition of the project that an imported name refers to. None for other names."""
         if name in self._definitions or name not in self.imports:
             return None
         return _definition_at(self.imports[name])
@@ -111,7 +111,7 @@ class Module:
                     yield f"{name}{at or ''}", self._unit(_one_row(statement, slug, slugs))
 
     def members(self, key: Key) -> Sequence[tuple[str, Key]]:
-        """The methods of a class that count when an attribute of that name is used."""
+        """Return the methods of a class, which are hashed only if an attribute with their name is used."""
         if key[1] not in self._members:
             classes = self._class(key[1])
             self._members[key[1]] = [(name, (key[0], f"{key[1]}.{name}")) for each in classes for name in _parts(each)]
@@ -121,7 +121,7 @@ class Module:
         return [node for node in self._definitions.get(name, ()) if isinstance(node, ast.ClassDef)]
 
     def outside(self, node: ast.ClassDef) -> bool:
-        """Whether a class extends a class from outside the project, which may call its methods."""
+        """Return whether a class extends a class from outside the project, which may call its methods."""
         for base in node.bases:
             dotted = self.dotted(base.value if isinstance(base, ast.Subscript) else base)
             if dotted.rpartition(".")[2] in INERT_BASES:
@@ -131,7 +131,7 @@ class Module:
         return False
 
     def dotted(self, node: ast.expr) -> str:
-        """The dotted path of a name or an attribute of a module; empty for anything else."""
+        """Return the dotted path of a name or of an attribute of a module. Empty for anything else."""
         if isinstance(node, ast.Name):
             return self.imports.get(node.id, node.id)
         if isinstance(node, ast.Attribute) and (owner := self.dotted(node.value)):
@@ -161,7 +161,7 @@ class Module:
         return unit
 
     def _refer(self, node: ast.expr, names: set[Key]) -> bool:
-        """Add the definition that a name or an attribute of a module leads to; return whether there is one."""
+        """Add the definition that a name or an attribute of a module leads to. Return whether there is one."""
         if isinstance(node, ast.Name) and node.id in self._definitions:
             names.add((self.name, node.id))
             return True
@@ -182,7 +182,7 @@ class Module:
 
 @cache
 def load(name: str) -> Module | None:
-    """Return a module of the project's rooms; None for any other."""
+    """Return a parsed module of the project. None for other modules."""
     if name.partition(".")[0] not in ROOMS:
         return None
     path = ROOT.joinpath(*name.split("."))
@@ -194,7 +194,7 @@ def load(name: str) -> Module | None:
 
 @cache
 def _definition_at(dotted: str) -> Key | None:
-    """Split a dotted path into a module of the project and a name in it. A module alone is not a definition."""
+    """Split a dotted path into a module of the project and a name in it. Return None if it is not such a path."""
     owner, _, name = dotted.rpartition(".")
     if not owner or load(dotted) is not None:
         return None
@@ -202,7 +202,7 @@ def _definition_at(dotted: str) -> Key | None:
 
 
 def origin_of(key: Key) -> Key:
-    """Return where a definition is if the module only imports it."""
+    """Return the key of a definition in the module that defines it, not in one that only imports it."""
     module = load(key[0])
     target = None if module is None else module.imported(key[1])
     return key if target is None else origin_of(target)
@@ -222,7 +222,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _is_inert(statement: ast.stmt) -> bool:
-    """Whether a statement of a module does nothing: a docstring, or imports for the type checker."""
+    """Return whether a module's statement does nothing: a docstring, or imports for the type checker."""
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     return isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test)
@@ -230,7 +230,7 @@ def _is_inert(statement: ast.stmt) -> bool:
 
 @cache
 def _parts(node: ast.ClassDef) -> dict[str, list[ast.stmt]]:
-    """The methods of a class, and what `__init__` assigns to each attribute, by name; without dunder methods."""
+    """Return a class's methods except dunder methods, and the statements that set attributes in `__init__`, by name."""
     parts: dict[str, list[ast.stmt]] = {}
     for statement in node.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -245,7 +245,7 @@ def _parts(node: ast.ClassDef) -> dict[str, list[ast.stmt]]:
 
 @cache
 def _head(node: ast.ClassDef) -> ast.ClassDef:
-    """A class without its parts: its bases, decorators, attributes and dunder methods."""
+    """Return a class without what `_parts` returns: its bases, decorators, attributes and dunder methods."""
     body: list[ast.stmt] = []
     for statement in node.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -260,7 +260,7 @@ def _head(node: ast.ClassDef) -> ast.ClassDef:
 
 
 def _own_attribute(statement: ast.stmt) -> str | None:
-    """The attribute to which `self.attribute = ...` assigns."""
+    """Return the attribute that a statement `self.attribute = ...` sets. None for other statements."""
     target = None
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
@@ -276,20 +276,20 @@ def _is_dunder(name: str) -> bool:
 
 
 def _is_table(statement: ast.stmt, slugs: frozenset[str]) -> bool:
-    """Whether a statement assigns a dictionary or a set of which some keys are slugs of rungs."""
+    """Return whether a statement assigns a dictionary or a set with slugs of rungs among its keys."""
     value = _collection(statement)
     keys = value.keys if isinstance(value, ast.Dict) else value.elts if isinstance(value, ast.Set) else ()
     return any(_constant(key) in slugs for key in keys)
 
 
 def _collection(statement: ast.stmt) -> ast.expr | None:
-    """What a statement assigns; of `frozenset({...})`, the set."""
+    """Return the value that a statement assigns. For `frozenset({...})`, return the set."""
     value: ast.expr | None = getattr(statement, "value", None)
     return value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
 
 
 def _one_row(statement: ast.stmt, slug: str, slugs: frozenset[str]) -> ast.stmt:
-    """Return a table of rungs reduced to the row of one rung, and any other statement unchanged."""
+    """Reduce a table of rungs to the row of one rung. Return any other statement unchanged."""
     if not slug or not _is_table(statement, slugs):
         return statement
     if isinstance(table := _collection(statement), ast.Dict):

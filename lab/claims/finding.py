@@ -1,4 +1,4 @@
-"""Find the schedule that breaks a rung, and make a witness of it."""
+"""Find a schedule that breaks a rung. Stored, such a schedule is the rung's witness."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from lab.workloads.base import NAMES
 from lab.workloads.registry import can_play, faults_of, new_experiment
 
 REPLAYS = 20
-"""How often a witness is replayed. It has to break its rung each time."""
+"""How often a witness is replayed. It must break its rung each time."""
 SAMPLE = {"flawed": 1000, "sound": 30}
-"""Schedules that are drawn at random on rungs whose servers are too slow to try them all."""
+"""Number of random schedules on rungs whose servers are too slow to try all schedules."""
 BEYOND = 4
-"""When a search reaches its limit, one schedule is drawn at random for each `BEYOND` schedules tried in order."""
+"""When a search reaches its limit, it draws one random schedule for every `BEYOND` schedules tried in order."""
 SLOW = 20
-"""Where servers are restarted, one schedule takes as long as `SLOW` schedules elsewhere."""
+"""Where servers are restarted, one schedule takes as long as about `SLOW` schedules elsewhere."""
 
 Progress = Callable[[int], object]
-"""Called with the number of schedules or replays that are done."""
+"""A function that is called with the number of schedules or replays that are done."""
 
 
 def no_progress(done: int) -> None:
@@ -44,14 +44,14 @@ def find(
     clients: int = 0,
     without: Collection[Fault] = (),
 ) -> Found:
-    """Search for what breaks a rung: its own invariant when it is flawed, any invariant when it is sound.
+    """Search for a schedule that breaks a rung: its own invariant if it is flawed, any invariant if it is sound.
 
-    A schedule counts only if it breaks a flawed rung in each of `REPLAYS` replays: when several clients wait for one
-    row, Postgres may serve them in another order each time.
+    For a flawed rung, a schedule must break it in each of `REPLAYS` replays. One break may be chance: if several
+    clients wait for one row, Postgres may serve them in another order each time.
 
     Args:
-        clients: number of clients; 0: as many as the rung needs.
-        without: faults to leave out of those that are tried on the rung.
+        clients: number of clients; 0 for as many as the rung needs.
+        without: faults to leave out.
     """
 
     def confirm(run: Run) -> bool:
@@ -86,9 +86,9 @@ def find(
 
 
 def shortened(entry: LadderEntry, run: Run, clients: int, sandbox: Sandbox) -> Run:
-    """Shorten a schedule that was drawn at random: remove the choices that the violation does not need.
+    """Shorten a random schedule: remove the choices that the violation does not need.
 
-    The clients are renamed so that the first one in the schedule is A.
+    Then rename the clients so that the first one in the schedule is A.
     """
 
     def tried(schedule: Iterable[str]) -> Run:
@@ -111,14 +111,14 @@ def shortened(entry: LadderEntry, run: Run, clients: int, sandbox: Sandbox) -> R
 
 
 def cost(run: Run) -> tuple[int, int]:
-    """Return what makes one witness worse than another: preemptions and faults first, then its length."""
+    """Return a sort key, lower for a better witness: the number of preemptions and faults, then the length."""
     return run.preemptions + run.faults, len(run.schedule)
 
 
 def breaks(
     entry: LadderEntry, witness: Witness, sandbox: Sandbox, replays: int, progress: Progress = no_progress
 ) -> int:
-    """Replay a witness several times, and return how many of the replays break its invariant."""
+    """Replay a witness several times. Return how many of the replays break its invariant."""
     broken = 0
     for done in range(1, replays + 1):
         with suppress(Impossible):
@@ -140,7 +140,7 @@ def _witness(entry: LadderEntry, run: Run, clients: int) -> Witness:
 
 
 def restarting_sandbox(entry: LadderEntry, sandbox: Sandbox) -> Sandbox:
-    """Return the sandbox for a rung: the given one, or one whose Redis restarts if the rung needs that."""
+    """Return the sandbox for a rung: a sandbox whose Redis can restart if the rung needs that, else the given one."""
     if entry.track == "locks" or "restart" not in faults_of(entry):
         return sandbox
     restarting: Sandbox = sandbox.resource("restarting", lambda: RestartingSandbox(sandbox.database))

@@ -1,4 +1,4 @@
-"""A gate that lets time pass in a stress run only while no client is in the middle of a step."""
+"""A gate for stress runs: it lets time pass only while no client is in the middle of a step."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 QUIET_TIMEOUT = 0.2
-"""Seconds within which the other clients must reach their next step, or wait."""
+"""Seconds within which the other clients must reach their next step or a wait."""
 
 
 class Gate:
     """Stops the clients of a stress run while something happens to all of them.
 
-    The servers answer within microseconds. Without the gate, time could be moved on by half a minute between an answer
-    and its use by the client. That would be a pause, which is a different fault.
+    The servers answer within microseconds. Without the gate, half a minute could pass between an answer and its use by
+    the client. That would be a pause, which is a different fault.
 
     Args:
-        threads: how many clients there are.
+        threads: number of clients.
     """
 
     def __init__(self, threads: int) -> None:
@@ -27,7 +27,7 @@ class Gate:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Count the calling client as quiet inside the `with` block: it takes no step. Leave once the gate opens."""
+        """Inside the `with` block, count the calling client as quiet: it takes no step. Leave once the gate is open."""
         self.leave()
         try:
             yield
@@ -37,20 +37,21 @@ class Gate:
                 self._busy += 1
 
     def leave(self) -> None:
-        """Count the calling client as quiet, until it takes a step. Also called when it is done."""
+        """Count the calling client as quiet until its next step. Also called when the client is done."""
         with self._condition:
             self._busy -= 1
             self._condition.notify_all()
 
     @contextmanager
     def closed(self, *, wait: bool) -> Iterator[bool]:
-        """Let no client take a step inside the `with` block. Called by a client that is quiet, or by the main thread.
+        """Inside the `with` block, let no client take a step. Called by a quiet client or by the main thread.
 
         Args:
-            wait: whether to close the gate and wait until the other clients are quiet; if False, the gate stays open.
+            wait: whether to close the gate and wait until the other clients are quiet. If False, the gate stays open.
 
         Yields:
-            Whether they are quiet. False when another thread has closed the gate: it may wait for this one.
+            Whether the other clients are quiet. False if another thread has closed the gate, as it may wait for this
+            one.
         """
         if not wait:
             yield True

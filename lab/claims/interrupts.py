@@ -1,4 +1,4 @@
-"""Signals that end a command: delayed while it starts processes, and not lost while an object is deleted."""
+"""Handle signals that end a command: delay them while processes start, and do not lose them in `__del__`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ REPEAT_DELAY = 0.01
 
 
 def insist(number: signal.Signals, error: type[BaseException]) -> None:
-    """For the rest of this process, make sure that the exception of a signal's handler is not lost.
+    """For the rest of this process, ensure that the exception of a signal's handler is not lost.
 
-    Python prints an exception that is raised in `__del__` or in the callback of a weak reference, and goes on. Then the
-    signal is raised again, until it interrupts other code or the process ends.
+    Python only prints an exception that is raised in `__del__` or in the callback of a weak reference. In that case,
+    this function's hook raises the signal again, until it interrupts other code or the process ends.
 
-    To be called in the main thread. It uses SIGALRM.
+    Call this in the main thread. It uses SIGALRM.
 
     Args:
         number: the signal.
@@ -31,7 +31,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
             if unraisable.exc_type is not error:
                 report(unraisable)
                 return
-        except error:  # the signal came in this hook, where its exception would be lost too
+        except error:  # the signal came while this hook ran, where its exception would also be lost
             pass
         # Use a timer, not a thread: the deletion may happen while this thread holds a lock of the interpreter.
         signal.setitimer(signal.ITIMER_REAL, REPEAT_DELAY)
@@ -44,13 +44,14 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
 
 @contextmanager
 def not_interrupted() -> Iterator[None]:
-    """Delay Ctrl-C inside the `with` block. Processes started there never get it: their parent ends them in order.
+    """Inside the `with` block, delay Ctrl-C. Processes started there never receive it, so their parent can end them.
 
-    To be called in the main thread.
+    Call this in the main thread.
     """
     received: list[int] = []
     handler = signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
-    # Child processes inherit the mask. The mask alone is not enough here: another thread may receive the signal.
+    # Child processes inherit the mask. The mask alone is not enough here, because another thread may receive the
+    # signal.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

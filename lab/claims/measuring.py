@@ -1,4 +1,4 @@
-"""Runs the benchmarks whose figures the comparison page shows."""
+"""Run the benchmarks whose figures the comparison page shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.conf import settings
 from lab.sandbox import isolation
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {"strategies": ("--recovery",), "locks": ("--recovery",)}
-"""The options of every run, by part, where it has any."""
+"""Options of every run, by part of the comparison."""
 SHORT: Mapping[str, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
     "locks": ("--rounds", "1", "--pairs", "100", "--handoffs", "20", "--seconds", "0.5", "--idle", "1"),
@@ -24,27 +24,27 @@ SHORT: Mapping[str, tuple[str, ...]] = {
     "contention": ("--rounds", "1", "--seconds", "1"),
     "retry-delay": ("--rounds", "1", "--handoffs", "10", "--idle", "1"),
 }
-"""The options of a short run, by part."""
+"""Options of a short run, by part of the comparison."""
 STOP_SECONDS = 15.0
-"""Seconds within which an interrupted benchmark must stop what it started, before it is killed."""
+"""Seconds for which an interrupted benchmark may stop its servers before it is killed."""
 
 
 class BenchmarkFailed(RuntimeError):
-    """A benchmark has ended with an error: it was killed, or something was sold twice."""
+    """A benchmark has ended with an error: it was killed, or a unit was sold twice."""
 
 
 def measure(part: str, *, short: bool) -> dict[str, Any]:
-    """Run one benchmark on servers of its own. It shows its progress on standard error.
+    """Run one benchmark on servers of its own. Its progress goes to standard error.
 
     Args:
         part: the part of the comparison.
-        short: run for some minutes, for orientation only.
+        short: run for some minutes only, for orientation.
 
     Returns:
         The report.
 
     Raises:
-        BenchmarkFailed: it has ended with an error.
+        BenchmarkFailed: the benchmark has ended with an error.
     """
     run = isolation.folder("compare")
     options = ("--json", *OPTIONS.get(part, ()), *(SHORT[part] if short else ()))
@@ -56,7 +56,7 @@ def measure(part: str, *, short: bool) -> dict[str, Any]:
             try:
                 output, _ = child.communicate()
             except KeyboardInterrupt:
-                # Ctrl-C reached the benchmark too: give it time to stop what it has started.
+                # Ctrl-C also reached the benchmark: give it time to stop its servers.
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(STOP_SECONDS)
                 child.kill()
@@ -70,7 +70,7 @@ def measure(part: str, *, short: bool) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """Return the number of CPUs, the processor and the Python version, to store them with a measurement."""
+    """Return the number of CPUs, the processor and the Python version. They are stored with each measurement."""
     return {
         "cpus": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),

@@ -1,4 +1,4 @@
-"""Code as text without what does not change its behaviour; `lab.claims.behaviour` says what that is."""
+"""Render code as text without the parts that do not change its behaviour. `lab.claims.behaviour` lists these parts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ROOMS = ("lab", "loadtest", "shop", "inventory", "locking")
-"""The rooms whose definitions are hashed. `servers` is left out: it only starts the servers that the rungs use."""
+"""The top-level packages whose definitions are hashed. `servers` only starts the servers that the rungs use."""
 
 PROSE = frozenset({"help_text", "verbose_name", "verbose_name_plural"})
-"""Arguments of Django's fields that people read, and nothing else does."""
+"""Arguments of Django's fields that only people read."""
 
 LUA_OR_SQL = re.compile(
     r"""(?P<string> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \[(?P<level>=*)\[.*?\](?P=level)\] )
     | -- (?: \[(?P<comment>=*)\[.*?\](?P=comment)\] | [^\n]* )""",
     re.DOTALL | re.VERBOSE,
 )
-"""A string, or a comment."""
+"""Matches a string or a comment of Lua or SQL."""
 
 
 def script_text(source: str) -> str:
-    """Return a script in Lua or SQL without comments, indentation and blank lines."""
+    """Return a Lua or SQL script without comments, indentation and blank lines."""
     without = LUA_OR_SQL.sub(lambda found: found["string"] or "", source)
     return "\n".join(filter(None, (line.strip() for line in without.splitlines())))
 
@@ -31,7 +31,7 @@ class Normaliser:
     """Renders parsed code as text, without what does not change its behaviour.
 
     Args:
-        imports: what each imported name of the module stands for.
+        imports: the dotted path that each imported name of the module stands for.
     """
 
     def __init__(self, imports: Mapping[str, str]) -> None:
@@ -58,7 +58,7 @@ class Normaliser:
         arguments = node.args
         own = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
         scope = {each.arg: each.arg for each in own if each is not None}
-        # Names of arguments stay: callers may use them.
+        # Keep the names of arguments, because callers may use them.
         for name in _local_names(node):
             scope.setdefault(name, f"%{len(self._scopes)}.{len(scope)}")
         outside = [self.text(each) for each in getattr(node, "decorator_list", ())]
@@ -79,7 +79,7 @@ class Normaliser:
         dotted = self._imports.get(name)
         if dotted is None:
             return name
-        # A name of the project is hashed by its definition; a name from outside by its whole path.
+        # A name of the project is hashed by its definition, a name from outside by its dotted path.
         return dotted.rpartition(".")[2] if dotted.partition(".")[0] in ROOMS else dotted
 
     def _fields(self, node: ast.AST) -> str:
@@ -88,14 +88,14 @@ class Normaliser:
             value = getattr(node, name, None)
             if name in {"ctx", "kind", "type_comment", "annotation", "returns", "type_params"} or value in (None, []):
                 continue
-            if name in {"name", "asname"} and isinstance(value, str):  # a name that an except clause or a pattern binds
+            if name in {"name", "asname"} and isinstance(value, str):  # except clauses and patterns bind names, too
                 value = self._name(value)
             said.append(f"{name}={self.text(value)}")
         return f"{type(node).__name__}({','.join(said)})"
 
 
 def _is_prose(node: ast.AST) -> bool:
-    """Whether this is a docstring, which is an unused string, or an argument that only people read."""
+    """Return whether a node is only for people: a docstring, an unused string, or one of the `PROSE` arguments."""
     if isinstance(node, ast.keyword):
         return node.arg in PROSE
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)

@@ -1,4 +1,4 @@
-"""Check rungs in several processes at a time, each with its own sandbox."""
+"""Check rungs in several processes at a time. Each process has its own sandbox."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def in_processes(
 ) -> Generator[dict[str, Any], None, None]:
     """Do a job on rungs, several at a time.
 
-    When the generator is closed early, or interrupted, the processes end and do not finish what they are doing.
+    If the generator is closed early or interrupted, the processes end without finishing their jobs.
 
     Args:
-        job: what to do, see `worker.work`.
+        job: the job, see `worker.work`.
         slugs: the rungs.
-        processes: how many at a time.
+        processes: number of processes.
         options: arguments of the job.
 
     Yields:
         The result line of each rung, as soon as the rung is done.
 
     Raises:
-        ServerError: there are not so many sandboxes, a server does not answer, or a process was killed.
+        ServerError: there are too few sandboxes, a server does not answer, or a process was killed.
     """
     processes = max(1, min(processes, len(slugs)))
     with ExitStack() as reserved:
-        # Reserve all of them at once, so that every database is created before the work begins.
+        # Reserve all sandboxes at once, so that every database exists before the work begins.
         for _ in range(processes):
             reserved.enter_context(pool.for_a_command())
     with ProcessPoolExecutor(processes, get_context("spawn"), worker.begin) as executor, _ended_with(executor):
@@ -53,7 +53,7 @@ def in_processes(
 
 @contextmanager
 def _ended_with(executor: ProcessPoolExecutor) -> Iterator[None]:
-    """End the executor's processes if the `with` block is left early: they clean up, or are killed."""
+    """If the `with` block is left early, end the executor's processes: they clean up, or are killed after a time."""
     others = active_children()
     try:
         yield

@@ -1,6 +1,6 @@
-"""Measure stored results again when the behaviour that they were measured on has changed.
+"""Measure stored results again if the behaviour of their code has changed since.
 
-Each result is stored as soon as it is measured, so that an interrupted refresh goes on where it stopped.
+Each result is stored as soon as it is measured, so an interrupted refresh continues where it stopped.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class Result:
     """A stored result.
 
     Attributes:
-        kind: `verdict`, how a rung's claim was checked; `stress`, how often chance broke it; `comparison`, a benchmark.
-        name: the slug of the rung, or the part of the comparison.
+        kind: `verdict`, how a rung's claim was checked; `stress`, how often chance broke the rung; `comparison`, a
+            benchmark.
+        name: slug of the rung, or part of the comparison.
     """
 
     kind: Kind
@@ -42,7 +43,7 @@ class Measured:
     """A result that was measured again.
 
     Attributes:
-        problem: why it was not stored; empty when it was.
+        problem: why it was not stored. Empty if it was.
     """
 
     result: Result
@@ -50,7 +51,7 @@ class Measured:
 
 
 def out_of_date(kinds: Sequence[Kind] = KINDS) -> list[Result]:
-    """Return the results that are missing, or whose code behaves differently by now."""
+    """Return the results that are missing, or whose code has changed its behaviour."""
     found = []
     for slug in LADDER:
         for kind, stored in (("verdict", witness.verdict(slug)), ("stress", witness.stress(slug))):
@@ -67,7 +68,7 @@ def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
     """Measure results again and store them.
 
     Args:
-        processes: how many rungs at a time. Comparisons run alone.
+        processes: number of rungs at a time. Comparisons run alone.
 
     Yields:
         Each result, as soon as it is stored or could not be stored.
@@ -118,10 +119,10 @@ def compare(part: Part, *, short: bool = False) -> None:
     """Run one benchmark and store its report.
 
     Args:
-        short: run for some minutes, for orientation only.
+        short: run for some minutes only, for orientation.
 
     Raises:
-        BenchmarkFailed: it has ended with an error.
+        BenchmarkFailed: the benchmark has ended with an error.
     """
     report = measure(part, short=short)
     result = {

@@ -1,4 +1,4 @@
-"""JSON files that commands write and pages read. No reader sees a part of a file; no writer undoes another's change."""
+"""JSON files that commands write and pages read. Readers see only complete files, and no write undoes another."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 _logged: set[Path] = set()
-"""The damaged files that were logged."""
+"""The damaged files that were already logged."""
 
 
 def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | None:
-    """Read a file; None when there is none. A file that cannot be read counts as none, and is logged once.
+    """Read a file. Return None if it does not exist or cannot be read; the second case is logged once.
 
     Args:
         parse: converts the JSON to the result.
@@ -38,14 +38,14 @@ def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | Non
 
 
 def write(path: Path, value: Any) -> None:
-    """Write a file, and create its folder if there is none."""
+    """Write a file. Create its folder if needed."""
     path.parent.mkdir(exist_ok=True)
     with _locked(path.parent):
         _replace(path, value)
 
 
 def change(path: Path, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Replace the object in a file with the result of `edit`. A file that cannot be read counts as an empty object."""
+    """Replace the object in a file by the result of `edit`. A file that cannot be read counts as an empty object."""
     with _locked(path.parent):
         try:
             before = json.loads(path.read_text(encoding="utf-8"))
@@ -60,14 +60,14 @@ def refuse_unless_writable(folder: Path) -> None:
     Raises:
         OSError: files cannot be written there.
     """
-    # Permissions are not enough: the disk may be read-only, or full.
+    # Do not only check permissions: the disk may be read-only or full.
     with TemporaryFile(dir=folder):
         pass
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other writers out of a folder inside the `with` block. Lock the folder itself, to leave no lock file."""
+    """Inside the `with` block, keep other writers out of a folder. Lock the folder itself, to leave no lock file."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -77,7 +77,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, value: Any) -> None:
-    """Write a new file and rename it: a reader sees the old file or the new one, never a part."""
+    """Write a new file and rename it, so that a reader sees the old file or the new one, never a part."""
     new = path.with_name(f"{path.name}.new")
     try:
         with new.open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Replays of schedules on rungs: for the pages, the commands, and to check a witness."""
+"""Replay schedules on rungs: for pages, for commands, and to check a witness."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lab.workloads.registry import faults_of, new_experiment
 
 
 class Impossible(Exception):
-    """A schedule names a choice that is not possible.
+    """A schedule contains a choice that is not possible at its place.
 
     Attributes:
         at: the place of the choice in the schedule, from 0.
@@ -66,18 +66,18 @@ def replay(
     Args:
         slug: the rung.
         schedule: the choices, in order: names of actors, and faults.
-        sandbox: the sandbox to run in.
-        clients: number of clients; None: as many as the rung needs.
-        faults: the faults that may happen; None: those that are tried on the rung.
-        to_the_end: whether the clients go on, without preemptions or faults, after the schedule; otherwise the trace
-            says what can come next.
-        as_far_as_possible: whether to leave out choices that are not possible, for a schedule of another rung.
+        sandbox: the sandbox in which to run.
+        clients: number of clients. None for as many as the rung needs.
+        faults: the faults that may happen. None for those that are tried on the rung.
+        to_the_end: whether the clients continue after the schedule, without preemptions or faults. If not, the trace
+            lists what can happen next.
+        as_far_as_possible: whether to skip choices that are not possible. Used for a schedule of another rung.
         seconds: real time in seconds after which no further step is taken.
 
     Raises:
         KeyError: there is no such rung.
         Impossible: a choice is not possible.
-        TooLong: it has taken longer than it may.
+        TooLong: the replay has taken more than `seconds`.
     """
     entry = LADDER[slug]
     left = list(schedule)

@@ -14,13 +14,14 @@ from servers import Servers
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Run the project's own servers inside the `with` block, unless others are configured. Redis uses no fsync."""
+    """Inside the `with` block, run the project's own servers where no others are configured. Redis uses no fsync."""
     owned = {"postgres": settings.DATABASE_IS_OURS, "valkey": settings.REDIS_IS_OURS}
     with ExitStack() as stack:
         if wanted := tuple(name for name, is_owned in owned.items() if is_owned):
             started = stack.enter_context(Servers(settings.RUN_FOLDER, runs=wanted))
             stack.callback(connections.close_all)
             if started.owned and settings.REDIS_IS_OURS:
-                # This process has started the server, so nothing else uses it, and the data of schedules is worthless.
+                # This process has started the server, so nothing else uses it, and the data of schedules need not
+                # survive a crash.
                 redis.Redis.from_url(settings.REDIS_LOCATION).config_set("appendfsync", "no")
         yield

@@ -1,4 +1,4 @@
-"""The behaviour that each stored result was measured on, as hashes: a result is out of date when its hash changes."""
+"""Hashes of the behaviour that each stored result was measured on. If its hash changes, a result is out of date."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Part = Literal["strategies", "locks", "segments", "contention", "retry-delay"]
 """A part of the comparison."""
 
 BUILDERS = "lab.workloads.registry:BUILDERS"
-"""The table of experiments: a rung runs what its row leads to."""
+"""The table of experiments. Its row of a rung leads to all code that the rung's experiment runs."""
 CHECKING = ("lab.claims.finding:find", "lab.claims.finding:breaks")
 STRESSING = ("lab.claims.stress:stress_entry",)
 
@@ -26,11 +26,11 @@ CONTENDERS = (
     *("addresses", "contenders", "etcd3gw_recipe", "kazoo_recipe", "redisson_recipe"),
     *("lock_measurements", "lock_sessions"),
 )
-"""Files of `loadtest/bench`: what the curves of strategies share, what measures strategies, and what measures locks."""
+"""Files of `loadtest/bench`. `CLIENTS` is for the curves, `STRATEGIES` and `CONTENDERS` for the two tables."""
 
 
 ORDERS = ("shop/orders", "shop/redis_connections.py", "shop/runtime", "shop/sales")
-"""What the curves of strategies share of the shop."""
+"""Files of the shop that all curves of strategies measure."""
 
 
 def _bench(*names: str) -> tuple[str, ...]:
@@ -49,22 +49,22 @@ MEASURED: dict[Part, tuple[str, ...]] = {
     "contention": ("inventory", *ORDERS, *_bench("contention", *CLIENTS)),
     "retry-delay": ("locking", *_bench("retry_delay", *CONTENDERS)),
 }
-"""The files and folders with the code that a comparison measures, and with the code that measures it."""
+"""The files and folders whose code each comparison measures, or which measure it."""
 
 
 @cache
 def behaviour_of_verdict(slug: str) -> str:
-    """Hash what runs when a rung's claim is checked."""
+    """Hash the code that runs when a rung's claim is checked."""
     return hash_of_behaviour([BUILDERS, LADDER[slug].code, *CHECKING], slug=slug, slugs=LADDER)
 
 
 @cache
 def behaviour_of_stress(slug: str) -> str:
-    """Hash what runs in the stress run of a rung."""
+    """Hash the code that runs in the stress run of a rung."""
     return hash_of_behaviour([BUILDERS, LADDER[slug].code, *STRESSING], slug=slug, slugs=LADDER)
 
 
 @cache
 def behaviour_of_comparison(part: Part) -> str:
-    """Hash what a part of the comparison measures."""
+    """Hash the code that a part of the comparison measures."""
     return hash_of_files(*(ROOT / folder for folder in MEASURED[part]))

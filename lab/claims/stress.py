@@ -1,4 +1,4 @@
-"""The stress runs, a negative control: chance breaks the flawed rungs without a scheduler, and no sound one."""
+"""Stress runs without a scheduler, as a negative control: chance breaks flawed rungs, and no sound one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import new_experiment
 
 QUICK = 0.005
-"""A sound rung is tried `MANY` times if an attempt takes no longer than this, in seconds."""
+"""Seconds. A sound rung whose attempts take no longer is tried `MANY` times."""
 MANY, FEW = 10_000, 500
 """Number of attempts: for quick sound rungs, and for all others."""
 WARM_UP = 20
-"""Number of attempts that measure how long an attempt takes."""
+"""Number of attempts that measure the duration of an attempt."""
 
 
 def tries_of(entry: LadderEntry, seconds: float) -> int:
-    """Return how often a rung is tried: enough to trust a sound one, or to estimate the rate of a flawed one.
+    """Return how often to try a rung: enough to trust a sound one, or to estimate how often a flawed one breaks.
 
     Args:
-        seconds: the time that an attempt takes.
+        seconds: duration of an attempt.
     """
     return MANY if entry.claim == "sound" and seconds <= QUICK else FEW
 
@@ -31,7 +31,8 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
     """Run a rung many times without a scheduler.
 
     Args:
-        tries: how many times; None: as many as its claim needs, and a flawed rung until it has broken once.
+        tries: number of attempts. None for as many as its claim needs; a flawed rung then runs at least until it
+            breaks.
 
     Returns:
         The rung's line of `manage.py ladder --stress --json`.
@@ -40,7 +41,7 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
 
 
 def stress_entry(entry: LadderEntry, sandbox: Sandbox, tries: int | None) -> dict[str, Any]:
-    """See `stress`. This function knows no other rung, so the hash of a result leads to no other one either."""
+    """See `stress`. This function uses no table of all rungs, so the hash of its behaviour depends on one rung only."""
     began = time.monotonic()
     experiment = new_experiment(entry, sandbox)
     broken, done, why, steps = 0, 0, "", 1
@@ -49,7 +50,7 @@ def stress_entry(entry: LadderEntry, sandbox: Sandbox, tries: int | None) -> dic
         while tries is None or done < tries or (until_broken and not broken and done < MANY):
             attempt = Attempt(experiment, f"{entry.slug} {done}", steps)
             violation = attempt.play()
-            # An attempt that a violation has ended early does not show how many steps there are.
+            # An attempt that a violation has ended early does not show the full number of steps.
             steps = attempt.steps if violation is None else max(steps, attempt.steps)
             done += 1
             if violation is not None:

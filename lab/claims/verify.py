@@ -1,4 +1,4 @@
-"""Check the claim of a rung: replay its witness, or try all schedules within bounds."""
+"""Check the claim of a rung: replay the witness of a flawed rung, or try the schedules of a sound one within bounds."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import can_play
 
 SOUND = Bounds(preemptions=2, faults=1)
-"""The bounds of the first search of a sound rung, with two clients."""
+"""Bounds of the first search of a sound rung, with two clients."""
 CROWD = 3
 CROWDED = {
     "locks": Bounds(preemptions=2, faults=1, schedules=1000),
     "stock": Bounds(preemptions=1, faults=1, schedules=500),
 }
-"""Clients and bounds of a second search of a sound rung: some flaws need a third client that comes while two wait."""
+"""Bounds of a second search of a sound rung, with `CROWD` clients. Some flaws need a third client while two wait."""
 NOT_IN_A_CROWD: tuple[Fault, ...] = ("tick",)
-"""Faults of one holder and its lease, which need no third client. The deep searches try them with three."""
+"""Faults of one holder and its lease, which need no third client. Only the deep searches also try them with three."""
 UNORDERED = "file-lock"
-"""The operating system decides which of two local threads gets this lock, so it is not tried with three clients."""
+"""The operating system decides which of two local threads gets this lock, so three clients would not be repeatable."""
 DEEP = ((2, Bounds(preemptions=3, faults=2)), (3, Bounds(preemptions=2, faults=2)))
-"""Clients and bounds of the deep searches of a sound rung."""
+"""Clients and bounds of the deep searches of a sound rung, which take longer than `check`."""
 DEEP_SCHEDULES = 2000
-"""How many schedules each deep search tries at most by default."""
+"""Maximum number of schedules of each deep search, by default."""
 EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preemptions", "faults")
-"""The members of a result line that say how far the search went."""
+"""Names of the values in a result line that say how far the search went."""
 
 
 def bounds_of(entry: LadderEntry) -> Bounds:
-    """Return the bounds of a search: what it takes to break a flawed rung, or `SOUND`."""
+    """Return the bounds of a search: for a flawed rung what its witness needs, else `SOUND`."""
     return SOUND if entry.claim == "sound" else Bounds(entry.preemptions, 1 if entry.broken_by else 0)
 
 
 def check(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict[str, Any]:
-    """Check whether a rung does what it claims.
+    """Check whether a rung's claim is true.
 
     Returns:
         The rung's line of `manage.py ladder --verify --json`.
@@ -68,7 +68,7 @@ def check(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict
 
 
 def search(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict[str, Any]:
-    """Search for the witness of a flawed rung without the stored one, and store it; a sound rung is only checked.
+    """Search for the witness of a flawed rung anew and store it. Only check a sound rung.
 
     Returns:
         The line of `check`.
@@ -82,7 +82,7 @@ def search(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dic
 
 
 def remeasure(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict[str, Any]:
-    """Check a rung, and store the trace that its page shows when the page cannot replay the rung itself.
+    """Check a rung. If its page cannot replay it, also store the trace that the page shows.
 
     Returns:
         The line of `check`.
@@ -96,13 +96,13 @@ def remeasure(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> 
 def deep(
     slug: str, sandbox: Sandbox, progress: Progress = no_progress, *, schedules: int = DEEP_SCHEDULES
 ) -> dict[str, Any]:
-    """Search a sound rung with wider bounds.
+    """Search a sound rung within wider bounds.
 
     Args:
-        schedules: how many each search tries at most.
+        schedules: maximum number of schedules of each search.
 
     Returns:
-        The line of `check`, with what was searched as `deep`.
+        The line of `check`. Its `deep` lists these searches.
     """
     entry, searches = LADDER[slug], []
     for clients, bounds in DEEP:
@@ -116,7 +116,7 @@ def deep(
 
 
 def unchecked(slug: str, missing: str) -> dict[str, Any]:
-    """Return the line of a rung that cannot be checked on this machine.
+    """Return the result line of a rung that cannot be checked on this machine.
 
     Args:
         missing: what is not installed, and how to install it.
@@ -126,14 +126,14 @@ def unchecked(slug: str, missing: str) -> dict[str, Any]:
 
 
 def keep(line: Mapping[str, Any]) -> None:
-    """Store how a rung's claim was checked, for the pages, if the claim was reproduced."""
+    """Store how a rung's claim was checked, for the pages. Store nothing if the claim was not confirmed."""
     if reproduced(line):
         names = ("verdict", "replays", "broken", *EXTENT, "also", "deep")
         store_verdict(LADDER[line["rung"]], {name: line[name] for name in names if name in line})
 
 
 def reproduced(line: Mapping[str, Any]) -> bool:
-    """Return whether the verdict is what the rung claims, with all schedules tried where that is possible."""
+    """Return whether the verdict confirms the rung's claim, with all schedules tried where that is possible."""
     complete = line["claim"] == "flawed" or line["exhausted"] or not can_play(LADDER[line["rung"]])
     return complete and bool(line["verdict"] == {"flawed": "broken", "sound": "held"}[line["claim"]])
 
@@ -153,7 +153,7 @@ def _line(entry: LadderEntry) -> dict[str, Any]:
 
 
 def _has_a_crowd(entry: LadderEntry) -> bool:
-    """Return whether a third client is tried. On rungs with own servers, two would retry endlessly after a crash."""
+    """Return whether to try a third client. On rungs with own servers, two could retry without end after a crash."""
     return can_play(entry) and entry.slug != UNORDERED
 
 

@@ -1,4 +1,4 @@
-"""Stored results: the witness of each flawed rung, how far each sound rung was searched, and the stress runs."""
+"""Stored results: the witness of each flawed rung, the search of each sound rung, and the stress runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ STRESS = FOLDER.with_name("stress.json")
 
 @dataclass(frozen=True)
 class Witness:
-    """A schedule that breaks a rung.
+    """A stored schedule that breaks a rung.
 
     Attributes:
-        rung: the slug.
-        invariant: what it breaks.
-        clients: how many.
+        rung: slug of the rung.
+        invariant: the invariant that it breaks.
+        clients: number of clients.
         schedule: the choices, in order: names of actors, and faults.
-        preemptions: how often an actor was stopped although it could go on.
-        faults: how many faults happened.
+        preemptions: how often an actor was stopped although it could have gone on.
+        faults: number of faults that happened.
     """
 
     rung: str
@@ -59,7 +59,7 @@ def store(witness: Witness) -> Path:
 
 
 def trace(slug: str) -> Trace | None:
-    """Return the stored trace of a rung that a page cannot replay, since it needs servers of its own."""
+    """Return the stored trace of a rung that needs servers of its own, so that its page cannot replay it."""
 
     def parse(stored: Any) -> Trace:
         del stored["ended"], stored["reached"]
@@ -79,22 +79,22 @@ def _frozen(value: Any) -> Any:
 
 
 def verdict(slug: str) -> Mapping[str, Any] | None:
-    """Return how a rung's claim was last checked, and whether its behaviour has changed since (`outdated`).
+    """Return how a rung's claim was last checked, and whether its behaviour has changed since then (`outdated`).
 
-    `deep` lists the searches with wider bounds, if there were any.
+    `deep` lists the searches within wider bounds, if there were any.
     """
     return _load(VERDICTS, slug, behaviour_of_verdict)
 
 
 def store_verdict(entry: LadderEntry, line: Mapping[str, Any]) -> None:
-    """Store how a rung's claim was checked. Its deep searches stay as long as its behaviour is the same."""
+    """Store how a rung's claim was checked. Keep earlier deep searches if the rung's behaviour is still the same."""
     before = verdict(entry.slug) or {"outdated": True}
     deep = {"deep": before["deep"]} if not before["outdated"] and "deep" in before else {}
     _store(VERDICTS, entry, {**deep, **line}, behaviour_of_verdict)
 
 
 def stress(slug: str) -> Mapping[str, Any] | None:
-    """Return how often a rung broke (`broken`) in how many attempts (`tries`) of its stress run, and `outdated`."""
+    """Return a rung's stored stress run: its attempts (`tries`), the breaks among them (`broken`), and `outdated`."""
     return _load(STRESS, slug, behaviour_of_stress)
 
 

@@ -1,4 +1,4 @@
-"""A process that checks rungs. Modules that need Django are imported only after Django is set up."""
+"""A process that checks rungs. It imports modules that need Django only after Django is set up."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any, Literal
 from lab.claims.interrupts import insist
 
 JobName = Literal["check", "remeasure", "search", "deep", "stress"]
-"""A job on one rung: the function of `lab.claims.verify` with this name, or the stress runs (`stress.stress`)."""
+"""A job on one rung: the name of a function in `lab.claims.verify`, or `stress` for the stress run."""
 
 STOP_SECONDS = 3.0
-"""Seconds within which such a process must clean up after it is told to end, before it is killed."""
+"""Seconds for which a process may clean up after it is told to end. Then it is killed."""
 
 _sandbox: list[Any] = []
 _told_to_end = False
@@ -37,11 +37,10 @@ def begin() -> None:
 
 
 def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
-    """Do a job on a rung, in this process's sandbox.
+    """Do a job on a rung, in the sandbox of this process.
 
     Returns:
-        The result line of the rung. If a server or library is missing, the line says so, because other rungs may not
-        need it.
+        The result line of the rung. If a server or library is missing, the line says so: other rungs may not need it.
 
     Raises:
         ServerError: there is no sandbox, or a server does not answer.
@@ -70,7 +69,7 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
     try:
         with server_errors():
             if job in ("check", "remeasure", "stress"):
-                # Not for a search: pages replay the witness that it finds, and the pages' Redis cannot restart.
+                # Not for a search: pages replay the witness that it finds, but the Redis of the pages cannot restart.
                 sandbox = restarting_sandbox(LADDER[slug], sandbox)
             return jobs[job](slug, sandbox, **options)
     except Missing as missing:
@@ -78,14 +77,14 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
 
 
 def _end(number: int, frame: object) -> None:
-    """Leave the current job so that everything is cleaned up. The executor takes the exception as the job's result."""
+    """End the current job by an exception, so that its cleanup runs. The executor takes it as the job's result."""
     global _told_to_end
     _told_to_end = True
     raise SystemExit
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent was killed and therefore cannot end it."""
+    """End this process if its parent was killed: a killed parent cannot end it."""
     parent = parent_process()
     if parent is None:
         return
