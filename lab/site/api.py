@@ -1,4 +1,4 @@
-"""The lab's endpoints: they take the same body as the shop's orders, and a rung sells from the lab's own tables."""
+"""The lab's API: place orders through a rung, with the body of the shop's orders, and set up the lab's own stock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shop.sales import offers
 
 
 class RungOrders(APIView):
-    """Place orders through a rung."""
+    """Place orders through a rung: a flawed way of selling. It uses the lab's own tables."""
 
     throttle_classes = (OrderRate,)
 
@@ -83,7 +83,7 @@ class Stock(APIView):
 
 
 class Rungs(APIView):
-    """List the rungs that sell."""
+    """List the rungs through which orders can be placed."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""What every lab page has in common."""
+"""Decorators that all lab pages share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from shop.pages.page import PageRefused, View, page
 __all__ = ["PageRefused", "lab_page", "read_only_lab_page"]
 
 lab_page = partial(page, refused="lab/refused.html")
-"""Make a view a lab page, see `page`."""
+"""Make a view a lab page, see `shop.pages.page.page`."""
 
 
 def read_only_lab_page(view: View) -> View:
-    """Make a view a lab page that answers GET and HEAD only."""
+    """Make a view a lab page that allows only GET and HEAD."""
     return require_safe(lab_page(view))

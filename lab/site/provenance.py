@@ -1,4 +1,4 @@
-"""When and on what machine the results of a page were measured, in one line."""
+"""One line that says when and on which machine the results of a page were measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.utils.translation import ngettext
 
 
 def measured_line(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return one sentence per machine: the first and the last day, and the machine. Empty if no day is known.
+    """Return a sentence for each machine: the first and last day, and the machine. Empty if no day is known.
 
     Args:
         results: stored results. `made` is a day such as 2026-01-31; `machine` has `cpus`, `processor` and `python`.
@@ -25,7 +25,7 @@ def measured_line(results: Iterable[Mapping[str, Any]]) -> str:
 
 
 def outdated_line(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return a text that says how many results are out of date; empty if none are."""
+    """Return a text that says how many results are out of date. Empty if none is."""
     count = sum(bool(result.get("outdated")) for result in results)
     if not count:
         return ""

@@ -1,4 +1,4 @@
-"""Settings of the measured code that the pages name. They are read from the code, so they cannot go out of date."""
+"""Settings of the measured code that the lab's pages quote. They are read from the code, so they are always current."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ def _default(function: object, name: str) -> float:
 
 
 def _silence(idle: str, interval: str, count: str) -> int:
-    """Return the seconds after which TCP keepalives give a silent connection up."""
+    """Return the seconds after which TCP keepalives close a silent connection."""
     return int(idle) + int(interval) * int(count)
 
 
 _server = dict(re.findall(r"\('tcp_keepalives_(\w+)', '(\d+)'\)", SETTINGS))
 SERVER_KEEPALIVE = _silence(_server["idle"], _server["interval"], _server["count"])
-"""Seconds after which Postgres ends the session of a lock whose client is silent."""
+"""Seconds after which Postgres ends a lock's session whose client is silent."""
 CLIENT_KEEPALIVE = _silence(*(CONNECTION_PARAMETERS[f"keepalives_{name}"] for name in ("idle", "interval", "count")))
 """Seconds after which the holder of a lock in Postgres notices that the server is silent."""
 IDLE_TRANSACTION = limits.POSTGRES["idle_in_transaction_session_timeout"]
 """Seconds after which Postgres ends a transaction of the shop whose client is silent."""
 REDLOCK_RETRY_DELAY = _default(Redlock, "retry_delay")
-"""Average seconds between two attempts of a `Redlock`."""
+"""Average number of seconds between two attempts of a `Redlock`."""
 REDIS_PY_SLEEP = _default(redis.lock.Lock, "sleep")
-"""Seconds between two attempts of the lock of redis-py."""
+"""Seconds between two attempts of redis-py's lock."""

@@ -1,4 +1,4 @@
-"""Addresses below /lab/, which exist only with LAB_ENABLED: pages for people, and an API for programs."""
+"""URL patterns below /lab/: pages for people, and an API for programs. They exist only with LAB_ENABLED."""
 
 from django.urls import include, path
 

@@ -1,4 +1,4 @@
-"""Texts that the code writes in English about rungs and runs, translated for the reader."""
+"""English texts about rungs and runs that the code writes, and their translation for the reader."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ WORDS = (
     gettext_noop("time"),
     gettext_noop("common practice"),
 )
-"""Answers to clients, names of ledger figures, and other fixed words of a run."""
+"""Answers of clients, names of ledger figures, and other fixed words of a run."""
 
 
 def translated(text: str) -> str:
-    """Return a text of the code in the reader's language. Texts without a translation, such as commands, stay."""
+    """Return a text in the reader's language. Texts without a translation, such as commands, stay as they are."""
     if not text:
         return ""
     whole = gettext(text)

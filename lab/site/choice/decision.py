@@ -1,4 +1,4 @@
-"""Which row the answers lead to, and why."""
+"""Decide to which row of the choice the five answers lead, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lab.site.choice.questions import Answers
 from lab.site.choice.rows import BY_SLUG, ChoiceRow
 
 SQL = ("redis", "postgres")
-"""Answers about servers with a Postgres."""
+"""Answers about servers that include a Postgres."""
 USABLE = {
     **dict.fromkeys(("guarded-update", "database-row", "unique-insert", "advisory", "optimistic", "group-commit"), SQL),
     **dict.fromkeys(("lua", "queue", "segmented"), ("redis",)),
@@ -18,7 +18,7 @@ USABLE = {
     "redlock": ("several-redis",),
     "etcd": ("etcd",),
 }
-"""The answers about servers with which a row can be used. The others need none."""
+"""For each row that needs a server: the answers about servers with which it can be used. Other rows need no server."""
 SERVERS = {
     **dict.fromkeys(USABLE, gettext_noop("Postgres")),
     **dict.fromkeys(("lua", "queue", "segmented"), gettext_noop("Redis beside Postgres")),
@@ -27,7 +27,7 @@ SERVERS = {
     "redlock": gettext_noop("several independent Redis servers"),
     "etcd": gettext_noop("etcd"),
 }
-"""The servers that a row needs, as in a sentence."""
+"""The servers that each row needs, as words of a sentence."""
 LOCAL = ("thread-lock", "file-lock")
 
 BECAUSE = {
@@ -55,22 +55,22 @@ BECAUSE = {
     "zookeeper": gettext_noop("No failover grants it twice, and each grant has a fence that your data can check."),
     "etcd": gettext_noop("No failover grants it twice, and each grant has a fence that your data can check."),
 }
-"""Why a row is the answer."""
+"""The reason for each row when it is the answer."""
 
 
 def decide(answers: Answers) -> ChoiceRow:
-    """Return the row that fits the answers."""
+    """Return the row to which the answers lead."""
     return BY_SLUG[_slug(answers)]
 
 
 def servers_to_run(answers: Answers) -> str:
-    """Return the answer about servers. Several machines need one: if there is none, Postgres has to be started."""
+    """Return the answer about servers, but `postgres` for several machines without a server: they need one."""
     return "postgres" if answers.servers == "none" and answers.where == "machines" else answers.servers
 
 
 def _slug(answers: Answers) -> str:
     servers = servers_to_run(answers)
-    # One statement that checks and takes the stock is safe even if other clients are late, paused or cut off.
+    # One statement that checks and takes the stock is safe, even if other clients are late, paused or cut off.
     if answers.work != "steps" and servers in SQL:
         if answers.heat == "few":
             return "guarded-update"
@@ -90,7 +90,7 @@ def _slug(answers: Answers) -> str:
 
 
 def because(answers: Answers) -> list[str]:
-    """Return why the row that fits is the answer, and what it takes beside it, in the reader's language."""
+    """Return why the answers lead to their row, and what must be done in addition, in the reader's language."""
     row = decide(answers)
     said = [_(BECAUSE[row.slug])]
     if servers_to_run(answers) != answers.servers:

@@ -1,7 +1,7 @@
-"""Write docs/choose.md, the table of the choice with its figures: `manage.py lab table`.
+"""Write docs/choose.md, the table of the choice with its figures. `manage.py lab table` calls this.
 
-`make refresh` does it after measuring. A test compares the file with the table, which shows no figure that is out of
-date.
+`make refresh` also calls it, after measuring. A test compares the file with the table. Figures that are out of date are
+not shown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LEGEND = """\
 
 
 def write() -> None:
-    """Write docs/choose.md from what is stored."""
+    """Write docs/choose.md from the stored results."""
     stored: Stored = {part: comparisons.load(part) for part in BASES}
     PAGE.write_text(markdown(stored), encoding="utf-8")
 
@@ -49,7 +49,7 @@ def markdown(stored: Stored) -> str:
     """Return the text of docs/choose.md.
 
     Args:
-        stored: what is stored of the parts of the comparison.
+        stored: the stored results of the parts of the comparison.
     """
     rows = [
         ["", *(title for title, _column in headings())],
@@ -60,7 +60,7 @@ def markdown(stored: Stored) -> str:
 
 
 def _measured(stored: Stored) -> str:
-    """Return when and on what the figures were measured."""
+    """Return a text that says when and on which machines the figures were measured."""
     parts = [part for part in stored.values() if part and not part.stale]
     if not parts:
         return "The figures are out of date: `make refresh` measures them.\n\n"
@@ -75,12 +75,12 @@ def _cells(line: Line) -> list[str]:
 
 
 def _text(cell: Cell, page: str) -> str:
-    """Return the text of a cell with a link to its source, unless the name of the row leads there."""
+    """Return the text of a cell. Link it to its source, unless the name of the row already links there."""
     return f"[{cell.text}]({cell.source})" if cell.linked and cell.source != page else cell.text
 
 
 def _page(row: ChoiceRow) -> str:
-    """Return the address of the documentation of a row."""
+    """Return the address of a row's documentation."""
     if row.source:
         return row.source
     if row.lock and row.measured_lock:

@@ -1,6 +1,6 @@
-"""What the locks' capabilities do not say: what each one needs, costs and is for, and when it fails.
+"""Texts about each lock that its capabilities do not cover: its needs, its cost, when it fails, when to choose it.
 
-The page of the documentation and the table of the choice are made of it.
+docs/choose-lock.md and the table of the choice are made from them.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from locking.zookeeper import ZooKeeperLock
 
 @dataclass(frozen=True)
 class GuideEntry:
-    """A lock, and what its capabilities do not say.
+    """Texts about one lock that its capabilities do not cover.
 
     Args:
-        lock: the class.
-        needs: servers that it runs on.
-        example: code that makes one.
-        costs: cost of an uncontended acquire and release, and of holding and waiting.
-        fails: when two clients may hold it, or none can get it.
+        lock: the class of the lock.
+        needs: the servers that it runs on.
+        example: code that creates one.
+        costs: the cost of an uncontended acquire and release, and of holding and waiting.
+        fails: when two clients may hold it, or no client can get it.
         choose: when it is the right choice.
-        may_lose: how many of how many servers the tests stop, if it survives that.
+        may_lose: how many of how many servers the tests stop. Empty if it does not survive the loss of a server.
     """
 
     lock: type[Lock]

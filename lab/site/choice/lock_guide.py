@@ -2,7 +2,8 @@
 
 `python -m lab.site.choice.lock_guide > docs/choose-lock.md`
 
-It shows what follows from the code and its settings. Figures go out of date, so they are on the lab's page only.
+The file shows only what follows from the code and its settings. Measured figures would go out of date: they are on the
+lab's pages.
 """
 
 from __future__ import annotations
@@ -74,9 +75,9 @@ def markdown() -> str:
 
 
 def marks(entry: GuideEntry, names: Sequence[str]) -> list[str]:
-    """Return the cells of a lock's row in the table."""
+    """Return the cells of a lock's row in the table of capabilities."""
     declared = getattr(entry.lock, "capabilities", None)
-    if declared is None:  # ReentrantLock: the capabilities of the wrapped lock, and one more
+    if declared is None:  # ReentrantLock has the capabilities of the wrapped lock, and one more
         return ["yes" if name == "reentrant" else "as wrapped" for name in names]
     yes = {"survives_node_loss": f"without {entry.may_lose}"}
     return [yes.get(name, "yes") if getattr(declared, name) else "–" for name in names]
@@ -90,7 +91,7 @@ def meanings() -> str:
 
 
 def deaths() -> str:
-    """Return a line for each lock: how long it stays held after its process, its machine or its network is gone."""
+    """Return a table: for how long each lock stays held after its holder's process, machine or network is gone."""
     lines = [
         "| | its process was killed | its machine died | its network was cut | |",
         "|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""The five questions of the choice. Each set of answers is an address, so it can be linked and shared."""
+"""The five questions of the choice. Each set of answers has its own address, which can be linked and shared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.utils.translation import gettext_noop
 
 @dataclass(frozen=True)
 class Question:
-    """A question: its name in the address, its text, and the text of each answer by its name in the address."""
+    """A question of the choice: its text, and the text of each answer. The names are those in the address."""
 
     name: str
     text: str
@@ -74,7 +74,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Answers:
-    """An answer to each question."""
+    """The answer to each question, by its name in the address."""
 
     where: Literal["process", "machine", "machines"]
     work: Literal["statement", "queued", "steps"]
@@ -84,18 +84,18 @@ class Answers:
 
 
 def parse(query: Mapping[str, str]) -> dict[str, str]:
-    """Return the answers in a query. Whatever is no answer is left out, so that its question is asked again."""
+    """Return the answers in a query. Skip values that are no answer, so that their questions are asked again."""
     return {
         question.name: query[question.name] for question in QUESTIONS if query.get(question.name) in question.answers
     }
 
 
 def complete(given: Mapping[str, str]) -> Answers | None:
-    """Return the answers if there is one to each question."""
+    """Return the answers if every question has one, else None."""
     return Answers(**given) if len(given) == len(fields(Answers)) else None  # type: ignore[arg-type]
 
 
 def address(given: Mapping[str, str]) -> str:
-    """Return the address of the page with these answers."""
+    """Return the address of the choice page with these answers."""
     query = urlencode({question.name: given[question.name] for question in QUESTIONS if question.name in given})
     return reverse("lab-choice") + (f"?{query}" if query else "")

@@ -1,4 +1,4 @@
-"""Why a row is not the answer: one sentence for each."""
+"""Reasons against the rows of the choice that are not the answer: one sentence for each row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lab.site.choice.rows import ChoiceRow
 
 @dataclass(frozen=True)
 class Case:
-    """A row that was not chosen, the one that was, and the answers."""
+    """A row that was not chosen, the row that was chosen, and the answers."""
 
     row: ChoiceRow
     chosen: ChoiceRow
@@ -23,23 +23,23 @@ class Case:
 
     @property
     def lacks_server(self) -> bool:
-        """Whether the row needs a server that is not run."""
+        """Whether the row needs a server that the reader does not run."""
         return self.row.slug in USABLE and servers_to_run(self.answers) not in USABLE[self.row.slug]
 
     @property
     def hot(self) -> bool:
-        """Whether more than a few want the same row."""
+        """Whether more than a few clients want the same row of the database."""
         return self.answers.heat != "few"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A reason against a row.
+    """A reason against a row of the choice.
 
     Attributes:
-        text: the sentence; `{server}` and `{chosen}` stand for what the row needs, and for the chosen row.
-        applies: whether it is true.
-        rows: the slugs of the rows that it is about; empty: all.
+        text: the sentence. `{server}` stands for what the row needs, `{chosen}` for the chosen row.
+        applies: returns whether the reason is true in a case.
+        rows: slugs of the rows that it is about. Empty for all rows.
     """
 
     text: str
@@ -147,16 +147,16 @@ RULES = (
         ("redis-lock",),
     ),
 )
-"""The reasons. The first that applies counts. A test tries all answers: each row has a reason, and each rule a case."""
+"""The reasons. The first that applies is shown. A test ensures that every row has a reason and every rule is used."""
 
 
 def why_not(row: ChoiceRow, answers: Answers) -> str:
-    """Return why a row is not the answer: one sentence in the reader's language."""
+    """Return why a row is not the answer, as one sentence in the reader's language."""
     rule, case = rule_against(row, answers)
     return _(rule.text).format(server=_(SERVERS[row.slug]) if row.slug in SERVERS else "", chosen=_(case.chosen.title))
 
 
 def rule_against(row: ChoiceRow, answers: Answers) -> tuple[Rule, Case]:
-    """Return the first rule that applies to a row, and its case."""
+    """Return the first rule that applies to a row, and the case to which it applies."""
     case = Case(row, decide(answers), answers)
     return next(rule for rule in RULES if (not rule.rows or row.slug in rule.rows) and rule.applies(case)), case

@@ -1,7 +1,7 @@
-"""The rows of the choice: what each one is, needs and is for.
+"""The rows of the choice: locks and strategies that keep a stock or a task safe, what each needs and when to choose it.
 
-What the locks declare and `docs/choose-lock.md` says comes from `lock_entries.py`, so there is one text for both. The
-texts about strategies are those of `docs/choose-strategy.md`; a test compares them.
+Texts about locks are those of `lock_entries.py`, from which `docs/choose-lock.md` is made too. Texts about strategies
+are those of `docs/choose-strategy.md`; a test compares them.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ POSTGRES_AND_REDIS = gettext_noop("Postgres, Redis")
 
 @dataclass(frozen=True)
 class ChoiceRow:
-    """Something that keeps a stock or a task safe.
+    """A lock or a strategy that keeps a stock or a task safe.
 
     Attributes:
         slug: its name in addresses.
-        rung: the rung that runs it.
+        rung: slug of the rung that runs it.
         needs: the servers and services that it runs on.
         when: when it is the right choice.
-        silence: what ends its hold when its client is gone.
-        lock: the class that is used; None for a strategy without a lock, and for locks of others.
-        strategy: name of the measured strategy; empty: none.
-        measured_lock: name of the measured lock; empty: none.
-        without: how many of how many servers it may lose, such as `1 of 3`; empty: none.
-        minority: address of the documentation that says that it survives the loss of a minority; empty: none. This
-            was not tested here.
-        guarded: whether the statement or script that takes the stock checks it, so that no fence is needed.
-        source: address of the documentation of a lock of others, from which its cells are.
+        silence: how long it stays held after its client is gone.
+        lock: the class of its lock. None for a strategy without a lock, and for a lock of another project.
+        strategy: name of the measured strategy; empty if none.
+        measured_lock: name of the measured lock; empty if none.
+        without: how many of how many servers it may lose, such as `1 of 3`; empty if none.
+        minority: address of documentation that says that it survives the loss of a minority of its servers, which is
+            not tested here; empty if none.
+        guarded: whether the statement or script that takes the stock also checks it, so that no fence is needed.
+        source: address of the documentation of a lock of another project, which its cells quote.
     """
 
     slug: str
@@ -60,12 +60,12 @@ class ChoiceRow:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the lock of this row declares; all false if the lock is not one of this project."""
+        """The capabilities that the row's lock declares. All are false if the lock is not one of this project."""
         return self.lock.capabilities if self.lock else Capabilities()
 
     @property
     def fenced(self) -> bool:
-        """Whether every grant has a fence."""
+        """Whether every grant has a fence, a number that grows with every grant."""
         return self.capabilities.fenced
 
 
@@ -100,7 +100,7 @@ def _lock(
 def _strategy(
     slug: str, title: str, strategy: str, *, needs: str, when: str, held: Silence = silence.TRANSACTION
 ) -> ChoiceRow:
-    """Return the row of a strategy that takes the stock without a lock around it."""
+    """Return the row of a strategy without a lock around it."""
     return ChoiceRow(slug, title, rung=strategy, needs=needs, when=when, silence=held, strategy=strategy, guarded=True)
 
 

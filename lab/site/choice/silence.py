@@ -1,8 +1,8 @@
-"""What ends the hold of a client that is gone: its process was killed, its machine died, or its network was cut.
+"""For how long a lock stays held after its client is gone.
 
-A dead machine and a cut network close no connection. Each text has its source, and each figure is read from the
-settings of the code. `tests/locking/test_silent_machine.py` drops the packets of holders and confirms the times of six
-locks after a machine has died.
+The client's process was killed, its machine died, or its network was cut. The last two close no connection. Each text
+has its source, and each figure is read from the settings of the code. `tests/locking/test_silent_machine.py` drops the
+packets of holders and confirms the times of six locks after a machine has died.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ HOLDER_KNOWS = gettext_noop("As with a dead machine. The lease of the holder end
 
 @dataclass(frozen=True)
 class Silence:
-    """How long something stays held when its client falls silent.
+    """For how long something stays held after its client falls silent.
 
     Attributes:
         machine: after the machine has died.
         network: after the network was cut, while the holder lives.
-        source: where this is said: an address, or a file of this repository.
-        process: after the process was killed; empty: as after the machine has died.
-        measured: whether the comparison measures how long it stays held after its process was killed.
+        source: where this is documented: an address, or a file of this repository.
+        process: after the process was killed. Empty if it is the same as after the machine has died.
+        measured: whether the comparison measures the time after the process was killed.
     """
 
     machine: str
@@ -45,7 +45,7 @@ class Silence:
 
     @property
     def killed(self) -> str:
-        """How long it stays held after its process was killed."""
+        """For how long it stays held after its process was killed."""
         return self.process or self.machine
 
 
@@ -111,11 +111,11 @@ FIGURES = {
     "client_keepalive": CLIENT_KEEPALIVE,
     "idle_transaction": IDLE_TRANSACTION,
 }
-"""What the braces in the texts stand for, in seconds."""
+"""The figures that replace the names in braces in the texts, in seconds."""
 
 
 def silence_of(lock: type[Lock]) -> Silence:
-    """Return what ends a grant of a lock class whose client is gone."""
+    """Return for how long a lock of this class stays held after its client is gone."""
     if issubclass(lock, SessionLock):
         return KEEPALIVE
     return {

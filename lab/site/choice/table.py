@@ -1,4 +1,4 @@
-"""The table of the choice. A cell shows a stored figure, or a text with its source, or that nothing was measured."""
+"""The table of the choice. A cell shows a stored figure, a text with its source, or that nothing was measured."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lab.site.choice.rows import ROWS, ChoiceRow
 from lab.site.choice.silence import FIGURES
 
 BASES: dict[Part, str] = {"strategies": "guarded-update", "locks": "redis"}
-"""The rows to which the rates of a part are compared."""
+"""The row of each part whose rate is the unit: other rates are shown as multiples of it."""
 Stored = Mapping[Part, Measured | None]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell.
+    """A cell of the table.
 
     Attributes:
-        text: what it says. What is between backticks is code.
-        source: where that is said, if it was not measured here: an address, or a file of this repository.
+        text: its text. Text between backticks is code.
+        source: the source of a text that was not measured here: an address, or a file of this repository.
     """
 
     text: str
@@ -37,11 +37,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Column:
-    """A column.
+    """A column of the table.
 
     Attributes:
         title: its heading.
-        unit: shown behind the heading.
+        unit: the unit, shown after the heading.
         cell: returns the cell of a row, given the stored parts.
         prose: whether its cells are sentences.
     """
@@ -54,7 +54,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """A row as the page shows it, with a heading and a cell for each column."""
+    """A row of the choice as the page shows it: a heading, a column and a cell for each column."""
 
     row: ChoiceRow
     title: str
@@ -62,21 +62,21 @@ class Line:
 
 
 def choice_lines(stored: Stored) -> list[Line]:
-    """Return all rows in the reader's language.
+    """Return all rows of the choice in the reader's language.
 
     Args:
-        stored: what is stored of each part of the comparison. A part that is out of date shows no figure.
+        stored: the stored results of each part of the comparison. A part that is out of date shows no figure.
     """
     return [choice_line(row, stored) for row in ROWS]
 
 
 def choice_line(row: ChoiceRow, stored: Stored) -> Line:
-    """Return one row in the reader's language."""
+    """Return one row of the choice in the reader's language."""
     return Line(row, _(row.title), [(heading(column), column, column.cell(row, stored)) for column in COLUMNS])
 
 
 def headings() -> list[tuple[str, Column]]:
-    """Return the headings in the reader's language."""
+    """Return the headings of the table in the reader's language."""
     return [(heading(column), column) for column in COLUMNS]
 
 
@@ -142,7 +142,7 @@ def _network(row: ChoiceRow, _stored: Stored) -> Cell:
 
 
 def _nodes(row: ChoiceRow, _stored: Stored) -> Cell:
-    """Return the cell that says whether a row survives the loss of a server."""
+    """Return the cell that says whether a row's lock or strategy survives the loss of a server."""
     if row.without:
         lost, total = row.without.split(" of ")
         return Cell(_("yes: without {lost} of {total}").format(lost=lost, total=total))
@@ -154,7 +154,7 @@ def _nodes(row: ChoiceRow, _stored: Stored) -> Cell:
 
 
 def _fence(row: ChoiceRow, _stored: Stored) -> Cell:
-    """Return the cell that says whether a row has a fence."""
+    """Return the cell that says whether a row's grants have a fence."""
     if row.guarded:
         return Cell(_("needs none"))
     return Cell(_("yes") if row.fenced else _("none"), row.source)

@@ -1,4 +1,4 @@
-"""The page of the five questions."""
+"""The page of the choice, which asks five questions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.site.page import read_only_lab_page
 
 @read_only_lab_page
 def choice(request: HttpRequest) -> HttpResponse:
-    """Ask the first question without an answer, or show the row to which the answers lead."""
+    """Ask the first question that has no answer yet. If all have one, show the row to which the answers lead."""
     given = parse(request.GET.dict())
     left = [question for question in QUESTIONS if question.name not in given]
     context = {

@@ -1,1 +1,1 @@
-"""The measured comparison: what each strategy and each lock costs, from the stored result of the benchmarks."""
+"""The comparison: the measured cost of each strategy and each lock, from the stored results of the benchmarks."""

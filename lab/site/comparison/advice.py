@@ -1,4 +1,4 @@
-"""Advice on which strategy or lock to choose, given only where the stored figures support it."""
+"""Advice on which strategy or lock to choose. It is given only where the stored figures support it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lab.site.settings import REDIS_PY_SLEEP, REDLOCK_RETRY_DELAY, SERVER_KEEPAL
 KEEPALIVES = "https://www.postgresql.org/docs/current/runtime-config-connection.html#RUNTIME-CONFIG-TCP-SETTINGS"
 LINUX = "https://docs.kernel.org/networking/ip-sysctl.html"
 LEAST_RATIO = 1.1
-"""Smallest ratio that counts as better. Smaller ones differ from run to run."""
+"""Smallest ratio that counts as better. Smaller differences change from run to run."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,8 @@ class Argument:
         part: the part of the comparison that measures both.
         better: name of the recommended one.
         worse: name of the other one.
-        field: the field of `Measurement` to compare. For `per_s` more is better, for the others less.
-        text: the advice, with `{better}`, `{worse}`, `{times}` for the ratio, and the names of `_named`. It says what
-            was measured where that decides the ratio.
+        field: the field of `Measurement` to compare. For `per_s` more is better, for all others less.
+        text: the advice. In braces it has `{better}`, `{worse}`, `{times}` for the ratio, and the names of `_named`.
     """
 
     part: Part
@@ -41,7 +40,7 @@ class Argument:
     text: str
 
     def ratio(self, better: Measurement, worse: Measurement) -> float:
-        """Return how many times better the first one is; 0 if there is nothing to compare."""
+        """Return how many times better the recommended one is. 0 if a figure is missing."""
         figures = getattr(better, self.field), getattr(worse, self.field)
         more, less = figures if self.field == "per_s" else reversed(figures)
         return more / less if more and less else 0.0
@@ -147,10 +146,10 @@ ARGUMENTS = (
 
 
 def supported_arguments(measured: Mapping[Part, Measured | None]) -> Iterator[SafeString]:
-    """Yield the arguments that the figures support, in the reader's language, with links to the rows.
+    """Yield the advice that the figures support, in the reader's language, with links to the rows.
 
     Args:
-        measured: the stored parts. No argument rests on a part that is out of date.
+        measured: the stored parts. Parts that are out of date support no advice.
     """
     rows = {
         part: {row.name: row for row in found.rows}

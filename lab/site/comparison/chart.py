@@ -1,4 +1,4 @@
-"""A line chart as the numbers of an SVG. Its template is `lab/_chart.html`; a table below it has the figures."""
+"""A line chart as numbers for an SVG. `lab/_chart.html` draws it, and a table below it shows the figures."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEFT, RIGHT, TOP, BOTTOM = 52, 276, 12, 190
-"""The edges of the plot, which the template knows too. Numbers of the axes are left of it and below it, and names of
-the lines right of it."""
+"""The edges of the plot, which the template also uses. The names of lines are right of it."""
 NAME_HEIGHT = 15
 MOST_TICKS = 6
 
@@ -18,10 +17,10 @@ class Series:
     """A line to draw.
 
     Attributes:
-        name: shown at its end.
-        style: its class in the style sheet: `first` to `fourth`, or `reference` for a line without points: a claim, or
-            a figure that does not depend on x.
-        points: pairs of x and y, by x.
+        name: its name, shown at its end.
+        style: its class in the style sheet: `first` to `fourth`, or `reference` for a line without points, such as a
+            claim or a figure that does not depend on x.
+        points: pairs of x and y, sorted by x.
     """
 
     name: str
@@ -31,7 +30,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Tick:
-    """A number of an axis, and where it is."""
+    """A number on an axis, and its position."""
 
     at: str
     text: str
@@ -39,7 +38,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Line:
-    """A line as it is drawn: `path` is the `d` of an SVG path, `dots` are x and y, `name_at` is the y of the name."""
+    """A line as drawn: `path` is the `d` of an SVG path, `dots` are pairs of x and y, `name_at` is the name's y."""
 
     name: str
     style: str
@@ -66,8 +65,8 @@ def line_chart(title: str, x_title: str, series: Sequence[Series], *, logarithmi
         title: what the y axis shows.
         x_title: what the x axis shows.
         series: the lines, all with the same x, and positive.
-        logarithmic: whether the y axis is logarithmic, too; all y are positive then. Otherwise it begins at 0.
-        unit: shown behind the numbers of the y axis.
+        logarithmic: whether the y axis is logarithmic, too. All y must then be positive. Otherwise it begins at 0.
+        unit: unit, shown after the numbers of the y axis.
     """
     xs = [x for x, _ in series[0].points]
     values = [y for each in series for _, y in each.points]
@@ -106,7 +105,7 @@ def _lines(placed: Sequence[tuple[Series, Sequence[tuple[float, float]]]]) -> li
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
-    """Return the heights of the names, moved so far apart that none covers another, within the plot."""
+    """Return the heights of the names, moved apart so that no name covers another, within the plot."""
     from_top = sorted(range(len(heights)), key=lambda index: heights[index])
     found = list(heights)
     least = float(TOP)
@@ -125,7 +124,7 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Return the numbers 1, 2 and 5 times powers of ten that enclose two numbers."""
+    """Return numbers that are 1, 2 or 5 times a power of ten, from just below `low` to just above `high`."""
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     numbers = [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
     first = max(number for number in numbers if number <= low * (1 + 1e-9))
@@ -134,7 +133,7 @@ def _powers(low: float, high: float) -> list[float]:
 
 
 def _steps(high: float) -> list[float]:
-    """Return the multiples, from 0, of 1, 2 or 5 times a power of ten, up to the first that is not below a number."""
+    """Return equally spaced numbers from 0 to at least `high`. The step is 1, 2 or 5 times a power of ten."""
     if high <= 0:
         return [0.0, 1.0]
     step = next(step for step in _powers(high / MOST_TICKS, high) if step * (MOST_TICKS - 1) >= high)

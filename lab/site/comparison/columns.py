@@ -1,4 +1,4 @@
-"""The figures of the comparison, as columns of its tables."""
+"""The columns of the comparison's tables."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from lab.claims.comparisons import TABLES, Measurement, Part
 
 @dataclass(frozen=True)
 class Column:
-    """A figure by which the rows can be sorted.
+    """A figure, by which the rows can be sorted.
 
     Attributes:
         field: the field of `Measurement`.
-        titles: the heading in each part.
-        unit: shown behind the heading.
-        digits: digits after the point.
-        most_first: whether more is better, so that the first click on the heading shows the largest first.
+        titles: the heading for each part of the comparison.
+        unit: the unit, shown after the heading.
+        digits: number of digits after the point.
+        most_first: whether more is better. If so, the first click on the heading sorts the largest first.
     """
 
     field: str
@@ -28,7 +28,7 @@ class Column:
     most_first: bool
 
     def figure(self, row: Measurement, unit: str = "") -> str:
-        """Return the figure of a row as text."""
+        """Return a row's figure as text."""
         value = getattr(row, self.field)
         return "–" if value is None else f"{value:,.{self.digits}f} {unit}".strip()
 

@@ -1,4 +1,4 @@
-"""The section on contention: failed updates of optimistic orders, beside the wait of pessimistic ones."""
+"""The section on contention: failed updates of optimistic orders, compared with the wait of pessimistic ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.site.comparison.curves import NEAR, Cell, CurveSection, sentence
 
 
 def contention_section(measured: Measured | None) -> CurveSection:
-    """Return the section for the stored measurement, or for none."""
+    """Return the section. None: nothing was measured, so it has no figures."""
     title = _("Optimistic: how many updates fail?")
     claim = sentence(
         _(
@@ -161,7 +161,7 @@ def _cost(measured: Measured) -> Iterator[str]:
 
 
 def _first_of_all(rows: Sequence[ContentionRow], holds: Callable[[ContentionRow], bool]) -> ContentionRow | None:
-    """Return the first row from which on something holds for all; None if it does not hold for the last."""
+    """Return the first row from which a condition is true for all rows. None if it is false for the last row."""
     found = None
     for row in reversed(rows):
         if not holds(row):

@@ -1,4 +1,4 @@
-"""What the sections with curves have in common."""
+"""Shared code of the comparison's sections with curves."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lab.claims.comparisons import Measured, Part
 from lab.site.comparison.chart import Chart
 
 NAMES = ("guarded-update", "optimistic", "redlock", "row-lock", "segmented-lock", "zookeeper")
-"""The strategies and locks that the sections name. Each has a rung of its name."""
+"""The strategies and locks that the sections name. Each has a rung with the same name, to which the name links."""
 NEAR = 0.9
-"""Smallest ratio of two figures that counts as equal. The rest differs from run to run."""
+"""Smallest ratio of two figures that counts as equal. Smaller differences change from run to run."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure of a table, and a smaller line below it."""
+    """A figure in a table, and a smaller line below it."""
 
     figure: str
     note: str = ""
@@ -29,14 +29,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class CurveSection:
-    """A section of the page. Without a measurement it has a title, the claim and no figures.
+    """A section of the page. Without a measurement it has only a title and the claim.
 
     Attributes:
         claim: what is claimed, and how it is tested.
-        conclusions: what holds of it. Empty while the figures are out of date: no conclusion rests on those.
-        notes: how it was measured, and what the columns of the table mean.
-        headings: of the table's columns.
-        rows: the cells of the table; the first is the heading of its row.
+        conclusions: what the figures say about the claim. Empty while the figures are out of date.
+        notes: how the figures were measured, and what the columns of the table mean.
+        headings: headings of the table's columns.
+        rows: the cells of the table. The first cell of a row is its heading.
     """
 
     part: Part
@@ -51,7 +51,7 @@ class CurveSection:
 
 
 def sentence(text: str, **values: object) -> SafeString:
-    """Return a text with values for the names in its braces. Names of rungs, as in `{row_lock}`, become links."""
+    """Return a text with values for the names in braces. Names of rungs, such as `{row_lock}`, become links."""
     links = {
         name.replace("-", "_"): format_html('<a href="{}">{}</a>', reverse("lab-rung", args=[name]), name)
         for name in NAMES
@@ -61,7 +61,7 @@ def sentence(text: str, **values: object) -> SafeString:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """Return short texts as a list in the reader's language, such as `1 ms, 5 ms and 20 ms`."""
+    """Return short texts as one list in the reader's language, such as `1 ms, 5 ms and 20 ms`."""
     return _(" and ").join([part for part in (_(", ").join(texts[:-1]), *texts[-1:]) if part])
 
 

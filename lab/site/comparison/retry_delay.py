@@ -1,4 +1,4 @@
-"""The section on the retry delay of a Redlock: how soon it hands over, compared with locks that notify waiters."""
+"""The section on the retry delay of a Redlock: how soon it hands over, compared with locks that wake their waiters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_MS = 1000 * REDLOCK_RETRY_DELAY
 
 
 def retry_delay_section(measured: Measured | None) -> CurveSection:
-    """Return the section for the stored measurement, or for none."""
+    """Return the section. None: nothing was measured, so it has no figures."""
     title = _("Redlock: how long between two attempts?")
     claim = sentence(
         _(
@@ -61,7 +61,7 @@ def retry_delay_section(measured: Measured | None) -> CurveSection:
 
 
 def _polled(rows: Sequence[HandOverRow]) -> list[HandOverRow]:
-    """Return the rows of Redlock, from the shortest to the longest delay."""
+    """Return the rows of Redlock, sorted from the shortest to the longest delay."""
     return sorted((row for row in rows if row.retry_delay_ms is not None), key=_delay)
 
 
@@ -104,7 +104,7 @@ def _default(polled: Sequence[HandOverRow]) -> Iterator[str]:
 
 
 def _equal(polled: Sequence[HandOverRow], told: Sequence[HandOverRow]) -> Iterator[str]:
-    """Say for each other lock at which delay Redlock is as fast, and what an idle waiter then costs."""
+    """Yield a sentence for each other lock: at which delay Redlock is as fast, and what an idle waiter then costs."""
     for other in told:
         soon = []
         for row in polled:
@@ -136,7 +136,7 @@ def _equal(polled: Sequence[HandOverRow], told: Sequence[HandOverRow]) -> Iterat
 
 
 def _floor(polled: Sequence[HandOverRow]) -> Iterator[str]:
-    """Say from where a shorter delay gains nothing, if it was measured."""
+    """Yield a sentence on the delay below which a shorter one gains nothing, if the figures show one."""
     shortest = polled[0]
     floor = shortest
     for row in polled[1:]:

@@ -1,5 +1,4 @@
-"""The section on segments: what splitting a stock gains, and what holds of the claim that five segments are five times
-as fast."""
+"""The section on segments: what splitting a stock gains, and whether five segments are five times as fast."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ CLAIMED = 5
 """The number of segments in the claim."""
 STYLES = ("first", "second", "third", "fourth")
 BUSY = 0.85
-"""Share of the processors from which they count as the limit."""
+"""Share of busy processors from which the processors count as the limit."""
 
 
 def segments_section(measured: Measured | None) -> CurveSection:
-    """Return the section for the stored measurement, or for none."""
+    """Return the section. None: nothing was measured, so it has no figures."""
     title = _("Segments: five times as fast?")
     claim = sentence(
         _(
@@ -83,7 +82,7 @@ def _chart(rows: Sequence[SegmentsRow], works: Sequence[str]) -> Chart:
 
 
 def _gains(rows: Sequence[SegmentsRow], row: SegmentsRow) -> list[float]:
-    """Return how many times as many orders a row has as the first, for each amount of work."""
+    """Return a row's orders per second as multiples of the first row's, for each duration of work."""
     return [sale.per_s / first.per_s for sale, first in zip(row.sales, rows[0].sales, strict=True)]
 
 
@@ -134,7 +133,7 @@ def _enough(rows: Sequence[SegmentsRow]) -> str:
 
 
 def _last_that_pays(rows: Sequence[SegmentsRow], index: int) -> int:
-    """Return the number of segments up to which each step gained a tenth or more, for one amount of work."""
+    """Return the number of segments up to which each step has gained a tenth or more, for one duration of work."""
     for row, following in pairwise(rows):
         if NEAR * following.sales[index].per_s < row.sales[index].per_s:
             return row.segments
@@ -142,7 +141,7 @@ def _last_that_pays(rows: Sequence[SegmentsRow], index: int) -> int:
 
 
 def _limits(rows: Sequence[SegmentsRow]) -> Iterator[str]:
-    """Say whether the processors were busy where a step gained little."""
+    """Yield a sentence on whether the processors were busy where a step gained little."""
     busy = []
     for index in range(len(rows[0].sales)):
         last = _last_that_pays(rows, index)

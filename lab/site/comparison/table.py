@@ -1,4 +1,4 @@
-"""A table of the comparison, sorted as the address says, with a chart of the column by which it is sorted."""
+"""A table of the comparison, sorted as the address says, with a bar chart of the column by which it is sorted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ TITLES: dict[Part, str] = {"strategies": gettext_noop("Strategies"), "locks": ge
 NAME = "name"
 THIRD_PARTY = gettext_noop("third-party")
 PROTOCOLS = {"redisson": gettext_noop("protocol of Redisson, in Python")}
-"""Peers that are not the code of others. The rest is."""
+"""Notes for peers that are not the code of others. All other peers have the note `THIRD_PARTY`."""
 
 
 @dataclass(frozen=True)
 class SortOrder:
-    """The field by which a table is sorted, and whether the largest comes first."""
+    """The field by which a table is sorted, and whether the largest value comes first."""
 
     field: str
     descending: bool
@@ -29,7 +29,7 @@ class SortOrder:
 
 @dataclass(frozen=True)
 class Heading:
-    """A column heading: the address behind it, and the current order as the value of `aria-sort`."""
+    """A column heading: its link, and the current sort order as the value of `aria-sort`."""
 
     title: str
     unit: str
@@ -43,11 +43,11 @@ class ComparisonRow:
 
     Attributes:
         row: the measurement.
-        anchor: the id of the row.
-        note: what a row is that is measured for comparison only; empty for the others.
-        figures: a text for each column.
+        anchor: the id of the row in the page.
+        note: what the row is, if it is measured for comparison only. Empty for other rows.
+        figures: the text of each column.
         charted: the figure in the chart, with its unit.
-        width: the width of its bar, from 0 to 100.
+        width: width of its bar, from 0 to 100.
     """
 
     row: Measurement
@@ -60,7 +60,7 @@ class ComparisonRow:
 
 @dataclass(frozen=True)
 class Table:
-    """One part of the comparison as the page shows it. `charted` is the title of the column in the chart."""
+    """One part of the comparison as the page shows it. `charted` is the title of the column that the chart shows."""
 
     part: Part
     title: str
@@ -71,19 +71,19 @@ class Table:
 
 
 def parse_order(text: str) -> SortOrder:
-    """Return the order for a query parameter such as `p50_ms` or `-p50_ms`. An unknown field: the default order."""
+    """Return the sort order for a query parameter such as `p50_ms` or `-p50_ms`. Unknown fields give the default."""
     field = text.removeprefix("-")
     known = {NAME, *(column.field for column in COLUMNS)}
     return SortOrder(field, text.startswith("-")) if field in known else SortOrder(COLUMNS[0].field, descending=True)
 
 
 def comparison_table(part: Part, measured: Measured | None, orders: Mapping[Part, SortOrder]) -> Table:
-    """Return a part as a table.
+    """Return a part of the comparison as a table.
 
     Args:
         part: the part.
         measured: the stored results of the part, or None.
-        orders: the order of each part. The headings keep the order of the other part in their addresses.
+        orders: the sort order of each part. The headings keep the other part's order in their addresses.
     """
     order = orders[part]
     charted = next((column for column in COLUMNS if column.field == order.field), COLUMNS[0])
@@ -115,7 +115,7 @@ def comparison_table(part: Part, measured: Measured | None, orders: Mapping[Part
 
 
 def _sorted_rows(rows: Sequence[Measurement], order: SortOrder) -> list[Measurement]:
-    """Sort by the field and then by name. Rows without a figure come last in either direction."""
+    """Sort the rows by the field and then by name. Rows without a figure come last in either direction."""
     by_name = sorted(rows, key=lambda row: row.name)
     if order.field == NAME:
         return by_name[::-1] if order.descending else by_name
@@ -125,7 +125,7 @@ def _sorted_rows(rows: Sequence[Measurement], order: SortOrder) -> list[Measurem
 
 
 def _address(part: Part, field: str, orders: Mapping[Part, SortOrder], *, descending_first: bool) -> str:
-    """Return the address that sorts by a field, or reverses the order if the part is sorted by it already."""
+    """Return the address that sorts a part by a field. If it is sorted by that field already, reverse the order."""
     now = orders[part]
     wanted = {**orders, part: SortOrder(field, not now.descending if field == now.field else descending_first)}
     query = "&".join(f"{each}={'-' if wanted[each].descending else ''}{wanted[each].field}" for each in TABLES)

@@ -1,4 +1,4 @@
-"""The page of the measured comparison."""
+"""The page of the comparison."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.site.provenance import measured_line
 
 @read_only_lab_page
 def comparison(request: HttpRequest) -> HttpResponse:
-    """Show all parts. A query parameter named after a table sorts it: `?locks=p50_ms`; `-p50_ms` for descending."""
+    """Show all parts. A query parameter sorts the table of its name: `?locks=p50_ms`; `-p50_ms` for descending."""
     orders = {part: parse_order(request.GET.get(part, "")) for part in TABLES}
     measured = {part: comparisons.load(part) for part in PARTS}
     context = {

@@ -17,7 +17,7 @@ from lab.site.pages.replays import replay_for_page
 from lab.workloads.registry import can_play
 
 _cache: dict[str, ExampleRun] = {}
-"""Example runs by rung. A run is the same each time, so each process replays it once."""
+"""Example runs by rung. Each process replays a run only once, because it is the same each time."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class ExampleRun:
     """A run that a rung's page shows.
 
     Attributes:
-        kind: `witness`: the schedule that breaks the rung; `survived`: the witness of a rung that this one fixes;
-            `alone`: no client interferes with another.
-        trace: what happened.
-        other: the rung whose witness was survived.
+        kind: `witness`: the schedule that breaks the rung; `survived`: the witness of a flawed rung that this rung
+            fixes; `alone`: the clients run one after another.
+        trace: the recorded run.
+        other: the flawed rung whose witness this rung has survived.
     """
 
     kind: Literal["witness", "survived", "alone"]
@@ -37,7 +37,7 @@ class ExampleRun:
 
     @property
     def session(self) -> PlaySession | None:
-        """The same schedule as a session that a visitor can continue; None: too long, or not playable on a page."""
+        """The same schedule as a session that a visitor can continue. None if it is too long or not playable."""
         slug, schedule, clients = self.trace.rung, self.trace.schedule, self.trace.clients
         if not can_play(LADDER[slug]) or len(schedule) > MOST_CHOICES:
             return None
@@ -45,7 +45,7 @@ class ExampleRun:
 
 
 def example_run(entry: LadderEntry) -> ExampleRun | None:
-    """Return the run that a rung's page shows; None: the rung needs its own servers and no trace is stored.
+    """Return the run that a rung's page shows. None if the rung needs its own servers and no trace is stored.
 
     Raises:
         PageRefused: every sandbox is in use, a server does not answer, or the stored witness does not fit the code.
@@ -60,7 +60,8 @@ def example_run(entry: LadderEntry) -> ExampleRun | None:
     except Impossible as impossible:
         raise PageRefused(500, _("The stored schedule no longer fits the code of this rung.")) from impossible
     stored = witness.load(entry.slug)
-    # A witness that does not break its rung was disturbed, for example by a slow server. Do not keep such a run.
+    # If the witness did not break its rung, something has disturbed the run, such as a slow server. Do not cache such a
+    # run.
     if stored is None or run.trace.broken == stored.invariant:
         _cache[entry.slug] = run
     return run

@@ -1,4 +1,4 @@
-"""The lines of a Python file that matter to a reader: code, without imports, docstrings and the claims of a rung."""
+"""Select the lines of a Python file that matter to a reader: code without imports, docstrings and a rung's claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 MOST_LINES = 80
-"""Lines of code up to which a rung's own file is shown as a whole. Of a longer one, only functions that took a step."""
+"""Maximum lines of code of a rung's file that is shown whole. Of a longer file, only functions that took a step are."""
 CLAIMS = frozenset(
     {
         "slug",
@@ -29,11 +29,11 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def lines_that_matter(path: Path, *, whole: bool, used: Collection[int] = ()) -> list[int | None]:
-    """Return the numbers of the lines to show, from 1, in order; None stands for lines that are left out.
+    """Return the numbers of the lines to show, from 1, in order. None stands for a gap.
 
     Args:
-        whole: whether the whole file is about the rung, so that all its code is shown if it is short.
-        used: lines that took a step. Of a long file, or one that is about more, the functions around them are shown.
+        whole: whether the file is only about the rung. If it is also short, all its code is shown.
+        used: lines that took a step. Of all other files, the functions around these lines are shown.
     """
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
@@ -49,7 +49,7 @@ def lines_that_matter(path: Path, *, whole: bool, used: Collection[int] = ()) ->
 
 
 def _parts(tree: ast.Module, *, whole: bool, used: Collection[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last line of each definition and constant to show."""
+    """Yield the first and last line of each definition and constant to show."""
     kept: list[ast.stmt] = []
     constants: list[ast.Assign | ast.AnnAssign] = []
     for node in tree.body:
@@ -79,13 +79,13 @@ def _targets(node: ast.Assign | ast.AnnAssign) -> list[str]:
 
 
 def _first_line(node: ast.stmt) -> int:
-    """Return the line of a node's first decorator, or else of the node."""
+    """Return the line of a node's first decorator, or of the node itself if it has none."""
     decorators = getattr(node, "decorator_list", [])
     return int(min([node.lineno, *(decorator.lineno for decorator in decorators)]))
 
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
-    """Return the lines of docstrings, those of attributes included."""
+    """Return the lines of all docstrings, including those of attributes."""
     prose: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | Definition):

@@ -1,4 +1,4 @@
-"""The path "Your first ten minutes": five rungs from no lock to the fence, with goals for the visitor as scheduler."""
+"""The path "Your first ten minutes": five rungs from no lock to the fence. On each, the visitor schedules the steps."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lab.explorer.terms import Fault
 from lab.explorer.trace import Trace
 
 KEY = "rung:stock"
-"""The key of the lock on the rungs of this path that keep it in Redis under one name."""
+"""The Redis key of the lock, on the rungs of this path that have one key."""
 
 
 @dataclass(frozen=True)
 class PathGoal:
-    """One thing that the visitor is asked to bring about.
+    """One thing that the visitor should make happen.
 
     Attributes:
-        text: what to bring about.
-        hint: the choices that reach it. The page shows them on request.
-        reached: returns whether a trace has reached it. Once reached, it stays so with every further step.
-        choices: number of choices of the station's schedule after which it is reached.
+        text: what should happen.
+        hint: the choices that reach the goal. The page shows them on request.
+        reached: returns whether a trace has reached the goal. Further steps never undo it.
+        choices: number of choices of the station's schedule after which the goal is reached.
     """
 
     text: str
@@ -34,12 +34,12 @@ class PathGoal:
 
 @dataclass(frozen=True)
 class Station:
-    """A rung of the path.
+    """A rung of the path, with a story and goals.
 
     Attributes:
-        slug: the rung.
+        slug: slug of the rung.
         story: three sentences before any code.
-        goals: in the order in which they are asked for.
+        goals: the goals, in order.
         moral: what the visitor has shown, and what the next station changes.
         schedule: a schedule that reaches every goal.
         faults: the faults that the visitor may choose.
@@ -53,7 +53,7 @@ class Station:
     faults: tuple[Fault, ...] = ()
 
     def goals_reached(self, trace: Trace) -> int:
-        """Return how many goals a trace has reached. A goal counts once those before it are reached."""
+        """Return how many goals a trace has reached in order. A goal counts only if all goals before it are reached."""
         reached = 0
         for goal in self.goals:
             if not goal.reached(trace):
@@ -291,14 +291,14 @@ PLAIN_STEPS = (
     ("BLPOP", gettext_noop("wait until the lock is free")),
     ("sleeps", gettext_noop("wait a moment, then ask again")),
 )
-"""What the steps of this path do, in plain words, by the beginning of their command."""
+"""The steps of this path in plain words, by the beginning of their command."""
 
 
 def station_of(slug: str) -> Station | None:
-    """Return the station of a rung; None: the path does not lead over it."""
+    """Return the station of a rung. None if the rung is not on the path."""
     return next((station for station in STATIONS if station.slug == slug), None)
 
 
 def plain(does: str) -> str:
-    """Return what a step does in plain words, in English; empty if there are none for it."""
+    """Return the plain English words for a step. Empty if there are none."""
     return next((text for beginning, text in PLAIN_STEPS if does.startswith(beginning)), "")

@@ -1,4 +1,4 @@
-"""The pages of the path "Your first ten minutes": the list of its stations, and a station, which is played there."""
+"""The pages of the path "Your first ten minutes": a list of its stations, and a page on which a station is played."""
 
 from __future__ import annotations
 

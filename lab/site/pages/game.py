@@ -1,4 +1,4 @@
-"""What the pages share on which a visitor is the scheduler: find the rung, replay the choices, offer the next ones."""
+"""Shared code of the pages on which the visitor is the scheduler: find a rung, replay choices, list the next ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def entry_or_404(slug: str) -> LadderEntry:
     """Return a rung.
 
     Raises:
-        PageRefused: there is no such rung.
+        PageRefused: there is no such rung (404).
     """
     entry = LADDER.get(slug)
     if entry is None:
@@ -30,7 +30,7 @@ def replay_session(session: PlaySession) -> Trace:
     """Replay a visitor's schedule.
 
     Raises:
-        PageRefused: it cannot be replayed, either now or ever.
+        PageRefused: the schedule cannot be replayed now, or contains an impossible choice.
     """
     try:
         return replay_for_page(session.slug, session.schedule, session.clients, lenient=session.lenient)
@@ -45,7 +45,7 @@ def replay_session(session: PlaySession) -> Trace:
 
 
 def choices_of(session: PlaySession, trace: Trace) -> Sequence[tuple[Choice, PlaySession]]:
-    """Return each choice of the visitor and the session to which it leads."""
+    """Return each choice that the visitor has now, and the session to which it leads."""
     if trace.reached or len(session.schedule) >= MOST_CHOICES:
         return ()
     return [(choice, session.after(choice.name)) for choice in trace.choices]

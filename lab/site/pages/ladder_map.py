@@ -1,4 +1,4 @@
-"""The first page of the lab: the ladder as a map of tracks and levels, and a filter of its rungs."""
+"""The first page of the lab: a map of all rungs by track and level, with a filter."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from lab.site.wording import translated
 
 @dataclass(frozen=True)
 class LadderFilter:
-    """Which rungs a visitor asks for. An empty value admits every rung.
+    """The rungs that a visitor wants to see. An empty value admits every rung.
 
     Attributes:
-        track, claim, level: what each of them must be.
-        text: words that must all be in the rung's names or its flaw, in lower case.
+        track, claim, level: the value that a rung must have.
+        text: words, in lower case, that must all be in the rung's names or its flaw.
     """
 
     track: str
@@ -34,7 +34,7 @@ class LadderFilter:
     text: str
 
     def admits(self, entry: LadderEntry, level: Level) -> bool:
-        """Return whether a rung is among those asked for."""
+        """Return whether a rung passes the filter."""
         wanted = ((self.track, entry.track), (self.claim, entry.claim), (self.level, level.name))
         words = searched_text(entry)
         return all(not asked or asked == has for asked, has in wanted) and all(
@@ -44,7 +44,7 @@ class LadderFilter:
 
 @dataclass(frozen=True)
 class LadderRow:
-    """A row of the map. `text` is what a search looks into."""
+    """A rung on the map. `text` is the text that a search looks through."""
 
     results: RungResults
     text: str
@@ -77,7 +77,7 @@ class LadderTrack:
 
 
 def parse_filter(query: QueryDict) -> LadderFilter:
-    """Return the filter in an address. A value that no rung can have counts as empty."""
+    """Return the filter in an address. A value that no rung has counts as empty."""
     track, claim, level = query.get("track", ""), query.get("claim", ""), query.get("level", "")
     return LadderFilter(
         track if track in TRACKS else "",
@@ -88,7 +88,7 @@ def parse_filter(query: QueryDict) -> LadderFilter:
 
 
 def searched_text(entry: LadderEntry) -> str:
-    """Return the names of a rung and its flaw, in English and in the reader's language, in lower case."""
+    """Return the names and the flaw of a rung, in English and in the reader's language, in lower case."""
     texts = (entry.title, entry.flaw or "")
     return " ".join((entry.slug, *texts, *map(translated, texts))).lower()
 

@@ -27,16 +27,16 @@ ESSAYS = {
     "efficiency-or-correctness": gettext_noop("Locks for efficiency, locks for correctness"),
     "available-or-consistent": gettext_noop("Available or consistent"),
 }
-"""Titles of the essays by the name in their address."""
+"""Titles of the essays, by the name in their address."""
 SENTENCES = 3
-"""Number of sentences of a story."""
+"""Maximum number of sentences of a rung's summary."""
 SENTENCE_END = re.compile(r"(?<=[。？！])(?![”’」）])|(?<=[.?!])\s+(?=[A-Z“\"`])")
 ARTICLE = re.compile(rf" ?(?<![\d.,])({'|'.join(ARTICLES)})(?![\d]) ?")
-"""The number of an article in a text."""
+"""Matches the number of an article in a text."""
 
 
 def lesson(slug: str) -> SafeString | None:
-    """Return the lesson of a rung as HTML, its headings one level below the page's sections; None: there is none."""
+    """Return the lesson of a rung as HTML, with headings one level below the page's sections. None without a lesson."""
     return _render(get_language() or "en", slug, deeper=1)
 
 
@@ -50,7 +50,7 @@ def story(entry: LadderEntry) -> list[SafeString]:
     flaw = [conditional_escape(translated(entry.flaw))] if entry.flaw else []
     text = _read(get_language() or "en", entry.slug) or ""
     sections = re.split(r"^## .*$", text, flags=re.MULTILINE)
-    # The first section says what happened in the run, and the second one why.
+    # A lesson's first section says what happened in the run, the second one why.
     paragraph = sections[2].strip().partition("\n\n")[0] if len(sections) > 2 else ""
     sentences = [sentence for sentence in SENTENCE_END.split(paragraph) if sentence]
     return [*flaw, *(_inline(sentence) for sentence in sentences[: SENTENCES - len(flaw)])]
@@ -89,18 +89,18 @@ def _markdown() -> MarkdownIt:
 
 
 def _render_code(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """Render inline code. The slug of a rung becomes a link to its page."""
+    """Render inline code. Link the slug of a rung to its page."""
     text = tokens[index].content
     code = f"<code>{escape(text)}</code>"
     return f'<a href="{reverse("lab-rung", args=[text])}">{code}</a>' if text in LADDER else code
 
 
 def _render_text(renderer: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """Render text. The number of an article becomes its title."""
+    """Render text. Replace the number of an article by its title."""
     return escape(ARTICLE.sub(_title_of, tokens[index].content), quote=False)
 
 
 def _title_of(found: re.Match[str]) -> str:
     title = _(ARTICLES[found[1]])
-    # Chinese titles have brackets of their own, so no spaces are needed around them.
+    # Chinese titles have brackets of their own, so they need no spaces around them.
     return title if title.startswith("《") else found[0].replace(found[1], title)

@@ -1,4 +1,4 @@
-"""The levels of the ladder: rungs of a track in a row that are about the same question."""
+"""The levels of the ladder: consecutive rungs of a track that are about the same question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.ladder.catalogue import LADDER, LadderEntry, Track
 
 @dataclass(frozen=True)
 class Level:
-    """Consecutive rungs of a track. A level ends before the first rung of the next one.
+    """Consecutive rungs of a track. A level ends before the first rung of the next level.
 
     Attributes:
         name: its name in URLs.

@@ -1,4 +1,4 @@
-"""A visitor's session as scheduler. The page's address contains all of it; the server stores nothing."""
+"""A visitor's session as the scheduler of a rung. It is stored only in the page's address, not on the server."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class PlaySession:
     """What a visitor has chosen so far.
 
     Attributes:
-        slug: the rung.
+        slug: slug of the rung.
         schedule: the choices in order: an actor that took a step, or a fault.
         clients: number of clients.
-        lenient: whether to leave out choices that this rung does not offer, because they were made on another rung.
-        route: name of the address of its page.
+        lenient: whether to skip choices that this rung does not offer. They come from a schedule of another rung.
+        route: name of the URL pattern of the session's page.
     """
 
     slug: str
@@ -41,14 +41,14 @@ class PlaySession:
 
     @property
     def address(self) -> str:
-        """The address of its page."""
+        """The address of the session's page."""
         query = {"schedule": ",".join(self.schedule), "clients": self.clients}
         if self.lenient:
             query["lenient"] = 1
         return f"{reverse(self.route, args=[self.slug])}?{urlencode(query, safe=',')}"
 
     def first(self, choices: int) -> PlaySession:
-        """Return the session with its first choices only."""
+        """Return the session with only this many of its first choices."""
         return replace(self, schedule=self.schedule[:choices], lenient=False)
 
     def after(self, choice: str) -> PlaySession:
@@ -62,10 +62,10 @@ def new_session(entry: LadderEntry, route: str = "lab-play") -> PlaySession:
 
 
 def parse_session(entry: LadderEntry, query: QueryDict, *, route: str = "lab-play") -> PlaySession:
-    """Return the session that an address describes.
+    """Return the session in an address.
 
     Raises:
-        PageRefused: the address describes no session.
+        PageRefused: the address contains no valid session.
     """
     start = new_session(entry, route)
     clients = query.get("clients", str(start.clients))
@@ -73,7 +73,7 @@ def parse_session(entry: LadderEntry, query: QueryDict, *, route: str = "lab-pla
         raise _refused(start, _("The number of clients must be two, three or four."))
     session = replace(start, clients=int(clients), lenient=query.get("lenient") == "1")
     listed = query.get("schedule", "")
-    # Count the commas before splitting, so that a very long address costs no memory.
+    # Count the commas before splitting: a very long address must not use much memory.
     if listed.count(",") >= MOST_CHOICES:
         raise _refused(session, _("A schedule has at most %(most)d choices.") % {"most": MOST_CHOICES})
     schedule = tuple(choice.strip() for choice in listed.split(",")) if listed else ()
@@ -89,7 +89,7 @@ def parse_session(entry: LadderEntry, query: QueryDict, *, route: str = "lab-pla
 
 
 def _choice_names(entry: LadderEntry, clients: int) -> Sequence[str]:
-    """Return every name that a schedule with this number of clients may contain."""
+    """Return every name that may be in a schedule with this number of clients."""
     names = actors(entry, clients)
     watchdogs = [watchdog_of(name) for name in names]
     faults_of_one = [f"{fault} {name}" for fault in FAULTS_OF_AN_ACTOR for name in names]

@@ -1,4 +1,4 @@
-"""Replay a schedule for a page, in a borrowed sandbox and within limits that leave the shop its threads."""
+"""Replay a schedule for a page, in a borrowed sandbox. Limits on time and visitors keep threads free for the shop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from servers import ServerError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2
-"""Seconds after which a visitor who found every sandbox in use may ask again."""
+"""Seconds after which a visitor may try again who found every sandbox in use."""
 REPLAY_SECONDS = 10.0
 """Seconds after which a replay takes no further step, because other visitors wait for its sandbox."""
 VISITORS = 4
@@ -40,18 +40,18 @@ _slots = BoundedSemaphore(VISITORS)
 def replay_for_page(
     slug: str, schedule: Sequence[str], clients: int, *, to_the_end: bool = False, lenient: bool = False
 ) -> Trace:
-    """Replay a schedule and return what happened.
+    """Replay a schedule and return its trace.
 
     Args:
-        slug: the rung.
+        slug: slug of the rung.
         schedule: the choices in order.
         clients: number of clients.
-        to_the_end: whether to go on after the last choice until every client is done.
-        lenient: whether to leave out choices that the rung does not offer.
+        to_the_end: whether to continue after the last choice until every client is done.
+        lenient: whether to skip choices that the rung does not offer.
 
     Raises:
         PageRefused: every sandbox is in use, a server does not answer, or the replay took too long.
-        Impossible: a choice cannot be made at its place.
+        Impossible: a choice is not possible at its place.
     """
     with _errors_as_refusals(), _visitor_slot(), borrowed() as sandbox:
         return runs.replay(
@@ -67,7 +67,10 @@ def replay_for_page(
 
 
 def offered_faults(entry: LadderEntry) -> Sequence[Fault]:
-    """Return the faults that a rung survives, those that break it, and those that break a rung which it fixes."""
+    """Return the faults that a page offers on a rung.
+
+    These are the faults that the rung survives, the fault that breaks it, and the faults that break the rungs it fixes.
+    """
     fixed = [other.broken_by for other in LADDER.values() if other.fixed_by == entry.slug]
     faults = {*entry.survives, entry.broken_by, *fixed}
     return [fault for fault in get_args(Fault) if fault in faults]

@@ -1,4 +1,4 @@
-"""The stored results of a rung: its witness, its searches, and its stress runs."""
+"""The stored results of a rung: its witness, its searches and its stress runs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lab.ladder.catalogue import LADDER, LadderEntry, Track
 
 @dataclass(frozen=True)
 class RungResults:
-    """A rung and what is stored about it.
+    """A rung and its stored results.
 
     Attributes:
         number: its place on its track, from 1.
-        witness: the schedule that breaks it.
+        witness: the stored schedule that breaks it. None for a sound rung.
         verdict: how its claim was last checked.
-        stress: how often it broke in stress runs, without a scheduler.
+        stress: how often it broke in stress runs, which have no scheduler.
     """
 
     number: int
@@ -48,6 +48,6 @@ def rungs_of(track: Track) -> list[LadderEntry]:
 
 
 def results_of(entry: LadderEntry) -> RungResults:
-    """Return what is stored about a rung."""
+    """Return the stored results of a rung."""
     slug, number = entry.slug, rungs_of(entry.track).index(entry) + 1
     return RungResults(number, entry, witness.load(slug), witness.verdict(slug), witness.stress(slug))

@@ -1,4 +1,4 @@
-"""The source of a rung: the lines that matter, highlighted one by one, and the diff to the code that fixes it."""
+"""The source code of a rung: its important lines with highlighting, and the diff to the code that fixes it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lab.site.pages.excerpt import MOST_LINES, lines_that_matter
 from lab.workloads import counter
 
 LEAST_SIMILARITY = 0.3
-"""Share of two codes that must be equal, from 0 to 1, for their difference to be worth reading."""
+"""Smallest similarity of two rungs' code, from 0 to 1, at which their diff is shown."""
 CONTEXT = 8
-"""Number of unchanged lines that a difference shows before and after a change."""
+"""Number of unchanged lines that a diff shows before and after a change."""
 DiffKind = Literal["same", "added", "removed", "place"]
 
 
@@ -35,9 +35,9 @@ class SourceFile:
     """A source file.
 
     Attributes:
-        name: its path below the project folder or below the installed packages.
+        name: its path, relative to the project folder or to the installed packages.
         lines: each line as HTML.
-        excerpt: the lines that matter, as number and HTML; 0 stands for lines that are left out.
+        excerpt: the lines to show, as pairs of number and HTML. Number 0 stands for a gap.
     """
 
     name: str
@@ -46,23 +46,23 @@ class SourceFile:
 
 
 def source_files(entry: LadderEntry, steps: Iterable[Step]) -> list[SourceFile]:
-    """Return the file of a rung, and after it the other files whose lines took these steps."""
+    """Return the file of a rung, followed by all other files whose lines took these steps."""
     used: dict[Path, set[int]] = defaultdict(set)
     for step in steps:
         file, line = place_of(step)
         if file:
             used[ROOT / file].add(line)
     own = _path_of(entry)
-    # A stored trace may name a file that has moved since.
+    # A stored trace may name a file that was moved later.
     others = sorted(path for path in used if path != own and path.is_file())
     files = [_file(path, used[path], whole=path == own) for path in (own, *others)]
     return [file for file in files if file.excerpt]
 
 
 def place_of(step: Step) -> tuple[str, int]:
-    """Return the file, relative to the project's folder, and the line that took a step; empty and 0: none is shown."""
+    """Return the file, relative to the project folder, and the line that took a step. Empty and 0 if none is shown."""
     if not step.file and step.does.startswith((f"GET {STOCK}", f"SET {STOCK} ")):
-        # The clients of a lock sell outside of its code.
+        # Clients sell outside of the lock's code: show the line that sells.
         return _place_of_sale()
     return step.file, step.line
 
@@ -79,28 +79,28 @@ def whole_file(entry: LadderEntry) -> SourceFile:
 
 
 def short_code(entry: LadderEntry) -> SourceFile | None:
-    """Return the code of a rung; None: it is too long to be read beside another rung."""
+    """Return the code of a rung. None if it is too long to be read beside another rung's."""
     file = whole_file(entry)
     return file if 0 < len(file.excerpt) <= MOST_LINES else None
 
 
 def difference(entry: LadderEntry, following: LadderEntry) -> Sequence[tuple[DiffKind, str]] | None:
-    """Return what another rung's code changes, line by line; None: the two have too little in common.
+    """Return the diff from a rung's code to another's, line by line. None if they have too little in common.
 
-    Imports, docstrings and claims are left out: every rung has its own, and they would hide the few lines that differ.
+    Imports, docstrings and claims are left out: every rung has its own, and they would hide the few lines that matter.
     """
     before, after = (_code(_path_of(rung)) for rung in (entry, following))
     if not before or not after or SequenceMatcher(None, before, after, autojunk=False).ratio() < LEAST_SIMILARITY:
         return None
     lines = list(unified_diff(before, after, lineterm="", n=CONTEXT))[2:]
-    # The first place says only that the code begins here.
+    # Skip the first place marker, which says only that the code begins here.
     return [(_kind(line), "⋯" if line.startswith("@@") else line) for line in lines[1:]]
 
 
 def _code(path: Path) -> list[str]:
     lines = path.read_text(encoding="utf-8").splitlines()
     shown = [lines[number - 1] if number else "" for number in lines_that_matter(path, whole=True)]
-    # Every rung has a class of another name: that is no difference.
+    # Replace the name of the class. Every rung has another one, which is no real difference.
     return [re.sub(r"^class \w+", "class …", line) for line in shown]
 
 
@@ -122,7 +122,7 @@ def _highlighted(path: Path) -> tuple[SafeString, ...]:
 
 
 def _name_of(path: Path) -> str:
-    """Return the path without the part that differs from machine to machine."""
+    """Return a path without the part that differs between machines."""
     parts = path.parts
     if "site-packages" in parts:
         return "/".join(parts[parts.index("site-packages") + 1 :])

@@ -1,4 +1,4 @@
-"""The picture of a run: a lane for each actor and server, a row for each step, and bands for the lock holders."""
+"""The picture of a run: a lane for each actor and server, a row for each step, and bands that mark lock holders."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lab.site.wording import translated
 from lab.workloads.base import NAMES
 
 ROW = 34
-"""Height of a row in pixels. The list beside the picture uses the same height."""
+"""Height of a row in pixels. The list beside the picture has the same height."""
 TAIL = 24
-"""Height in pixels below the last row, so that the bands show the state after it."""
+"""Height in pixels below the last row, in which the bands show the state after it."""
 LONGEST_VALUE = 12
-"""Maximum length of a value that is shown in full. A longer one is an owner token; its first letters are enough."""
+"""Maximum length of a value that is shown in full. A longer value is an owner token, whose first letters are enough."""
 SERVERS = {"redis": "Redis", "postgres": "Postgres", "zookeeper": "ZK", "etcd": "etcd"}
 
 BandKind = Literal["inside", "together", "waits"]
@@ -26,7 +26,7 @@ Mark = Literal["call", "sleep", "own", "crash", "world"]
 
 @dataclass(frozen=True)
 class Lane:
-    """An actor or a server. `x` is the position of its line in percent of the width."""
+    """An actor or a server. `x` is the position of its vertical line, in percent of the width."""
 
     name: str
     x: float
@@ -35,7 +35,7 @@ class Lane:
 
 @dataclass(frozen=True)
 class Band:
-    """A span in which an actor is in the critical section, alone or with others, or waits in a server."""
+    """A span of steps during which an actor is in the critical section, alone or with others, or waits in a server."""
 
     kind: BandKind
     x: float
@@ -45,7 +45,7 @@ class Band:
 
 @dataclass(frozen=True)
 class StoredValue:
-    """A key or row that a server stores. `ttl` is in seconds; None: it does not expire."""
+    """A key or a row that a server stores. `ttl` is in seconds, or None if it does not expire."""
 
     where: str
     name: str
@@ -55,7 +55,7 @@ class StoredValue:
 
 @dataclass(frozen=True)
 class Panel:
-    """The state after a step: holders, waiters, answers to clients, and what the servers store."""
+    """The state after a step: holders, waiters, answers of clients, and the data on the servers."""
 
     inside: tuple[str, ...]
     blocked: tuple[str, ...]
@@ -65,18 +65,18 @@ class Panel:
 
 @dataclass(frozen=True)
 class StepRow:
-    """A step.
+    """A step as the picture shows it.
 
     Attributes:
         number: number of the step, from 1.
-        who: the actor; empty for a fault that affects all clients.
-        does: the description of the step.
+        who: the actor. Empty for a fault that hits no single client.
+        does: description of the step.
         mark: the symbol that is drawn.
         y: vertical position of the middle of its row, in pixels.
-        start, end: the two ends of its arrow in percent of the width, the actor's first.
-        source: the line of source that took the step, as `file:line`; empty: none.
+        start, end: the two ends of its arrow in percent of the width. The arrow starts at the actor.
+        source: the line of code that took the step, as `file:line`. Empty if there is none.
         forced: whether there was no other choice.
-        entered: the actors that hold the lock together from this step on; empty if none entered here.
+        entered: the actors that hold the lock together from this step on. Empty if no actor has joined.
         panel: index of the panel with the state after the step.
     """
 
@@ -95,11 +95,11 @@ class StepRow:
 
 @dataclass(frozen=True)
 class Swimlane:
-    """The whole picture.
+    """The picture of a run.
 
     Attributes:
-        height: in pixels.
-        alarming: whether two clients inside at the same time break the rung. Where they do not, they are no alarm.
+        height: height in pixels.
+        alarming: whether two clients inside at the same time break the rung. Only then are they shown as an alarm.
     """
 
     lanes: tuple[Lane, ...]
@@ -116,7 +116,7 @@ class Swimlane:
 
 
 def draw(trace: Trace) -> Swimlane:
-    """Return the picture of a trace."""
+    """Return the picture of a run, given its trace."""
     others = sorted({step.actor for step in trace.steps if step.actor} - set(NAMES))
     actors = [*NAMES[: trace.clients], *others]
     used = {step.where for step in trace.steps}
@@ -169,7 +169,7 @@ def _mark(step: Step) -> Mark:
 
 
 def _bands(name: str, x: float, steps: Sequence[Step], *, alarming: bool) -> Iterator[Band]:
-    """Yield one band for each span in which the state of an actor does not change."""
+    """Yield a band for each span of steps during which the state of an actor does not change."""
     for kind, group in groupby(enumerate(steps), key=lambda item: _band_kind(name, item[1], alarming=alarming)):
         if kind is not None:
             places = [place for place, _ in group]
@@ -194,7 +194,7 @@ def _panel(step: Step) -> Panel:
 
 
 def _stored_value(stored: Mapping[str, Any]) -> StoredValue:
-    # Rounded, so that the milliseconds which the run itself took do not show and each replay looks the same.
+    # Round the TTL. Each replay then looks the same, although the replay itself takes some milliseconds.
     ttl = None if stored["ttl"] is None else round(stored["ttl"], 1)
     return StoredValue(SERVERS.get(stored["where"], stored["where"]), stored["name"], _text(stored["value"]), ttl)
 

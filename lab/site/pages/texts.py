@@ -30,11 +30,11 @@ GOALS: dict[Invariant, str] = {
     "no false refusal": gettext_noop("Get a customer told “sold out” while enough units are left."),
     "once": gettext_noop("Make one purchase count twice, or not at all."),
 }
-"""What a visitor has to achieve to break a rung with this invariant."""
+"""What a visitor has to achieve in order to break this invariant of a rung."""
 ANY_GOAL = gettext_noop(
     "Break it in any way: two clients in the critical section, figures that disagree, or a client that cannot enter."
 )
-"""The goal on a sound rung."""
+"""The goal that is shown on a sound rung."""
 ARTICLES = {
     "000": gettext_noop("“From thread locks to Redis locks”"),
     "001": gettext_noop("“Distributed locks with Redis”"),
@@ -42,4 +42,4 @@ ARTICLES = {
     "003": gettext_noop("“How to implement a Redis lock correctly”"),
     "004": gettext_noop("“A simple Redis lock”"),
 }
-"""Titles of the Chinese articles in which the rungs are found, by the numbers that the rungs name."""
+"""Titles of the Chinese articles in which the rungs were found, by number. Docstrings of rungs name these numbers."""

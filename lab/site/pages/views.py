@@ -1,4 +1,4 @@
-"""The pages of a rung, and the essays. They read files and replay schedules in sandboxes, not in the shop's data."""
+"""The pages of a rung, and the essays. They replay schedules in sandboxes and do not touch the shop's data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def play(request: HttpRequest, slug: str) -> HttpResponse:
         raise PageRefused(404, _("This rung needs servers of its own and cannot be played on a page."))
     asked = parse_session(entry, request.GET)
     trace = replay_session(asked)
-    # A lenient session leaves choices out, so the trace may have fewer than were asked for.
+    # A lenient session skips choices, so the trace may have fewer choices than the address.
     session = PlaySession(slug, trace.schedule, trace.clients)
     following = next_rung(slug)
     context = {
@@ -82,7 +82,7 @@ def essay(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _context_of(entry: LadderEntry) -> dict[str, Any]:
-    """Return what both pages of a rung show."""
+    """Return the context that both pages of a rung share."""
     results = results_of(entry)
     track, place = rungs_of(entry.track), results.number - 1
     return {

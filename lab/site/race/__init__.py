@@ -1,1 +1,1 @@
-"""The race: the same burst of customers on several ways of selling, one after the other, shown live on a page."""
+"""The race: the same burst of customers hits several ways of selling, one after the other. A page shows it live."""

@@ -1,7 +1,8 @@
 """The child process of a race: `manage.py rush` on servers of its own.
 
-The child has its own run folder and none of our settings, so it cannot touch the shop. It runs at low priority, so the
-shop's work goes first. It ends when its standard input is closed, so it cannot outlive the web process that started it.
+The child has its own run folder and none of the shop's settings, so it cannot touch the shop. It runs at low priority,
+so the shop's work goes first. It ends when its standard input is closed, so it cannot outlive the web process that
+started it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "race"
 BURST_SECONDS = 15
-"""Seconds after which no more customers come to a racer, and those who were told to try again give up."""
+"""Seconds after which a racer gets no more customers. Customers who were told to try again then give up."""
 STOP_SECONDS = 15
-"""Seconds within which a child must stop what it started, before it is killed."""
+"""Seconds for which a child may stop its servers before it is killed."""
 HEARTBEAT_SECONDS = 1.0
-"""Longest time in seconds between two signs of life of a race that reports nothing."""
+"""Maximum number of seconds between two signs of life, even if the race reports nothing."""
 
 
 def command(race: Race) -> list[str]:
@@ -47,10 +48,10 @@ def command(race: Race) -> list[str]:
 
 
 def run_child(race: Race, lease: Lease) -> None:
-    """Run a race to its end and save its state after each line of the child's output.
+    """Run a race to its end. Save its state after each line of the child's output.
 
     Args:
-        race: the race; its state is updated.
+        race: the race, whose state is updated.
         lease: the lease of the lock that allows one race at a time. The child is stopped when the lease is lost.
     """
     with tempfile.TemporaryFile() as stderr:
@@ -77,7 +78,7 @@ def run_child(race: Race, lease: Lease) -> None:
 
 
 def _follow(race: Race, child: subprocess.Popen[str], lease: Lease) -> None:
-    """Update the race from the child's output until the child ends, its time is over, or the lease is lost."""
+    """Update the race from the child's output until the child ends, the time limit is reached, or the lease is lost."""
     lines: Queue[str | None] = Queue()
     threading.Thread(target=_read, args=(child, lines), name="race reader", daemon=True).start()
     started = time.monotonic()
@@ -103,14 +104,14 @@ def _read(child: subprocess.Popen[str], lines: Queue[str | None]) -> None:
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """Ask the child to stop what it started. If it does not, kill its process group."""
+    """Ask the child to stop its servers and end. If it does not, kill its process group."""
     with suppress(OSError):
         if child.stdin:
             child.stdin.close()
     try:
         child.wait(timeout=STOP_SECONDS)
     except subprocess.TimeoutExpired:
-        # The child was not reaped yet, so its process id cannot belong to another process. The servers that it put
-        # into other process groups end with it.
+        # The child was not reaped yet, so its process id cannot belong to another process. Its servers are in other
+        # process groups, but they end with it.
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()

@@ -1,4 +1,4 @@
-"""The form that starts a race: who races, and how large the race is."""
+"""The form that starts a race. It asks for the racers and for the size of the race."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from inventory.strategies import registry
 from lab.ladder.stock import RUNGS
 
 NEEDS_OTHER_SERVERS = frozenset({"etcd-lock", "redlock", "zookeeper-lock"})
-"""Strategies whose servers a race does not start."""
+"""Strategies that need servers which a race does not start."""
 STRATEGIES = tuple(name for name in registry.NAMES if name not in NEEDS_OTHER_SERVERS)
 RACERS = (*RUNGS, *STRATEGIES)
-"""Everything that may race, in the order of the page."""
+"""All rungs and strategies that may race, in the order of the page."""
 PRESELECTED = ("compute-and-overwrite", "subtract-in-sql", "redis-lock", "guarded-update")
 MOST_RACERS = 6
 
 
 class RaceForm(forms.Form):
-    """Who races, for how many units, with how many customers at the same time."""
+    """The racers, the number of units, and the number of customers at the same time."""
 
     racers = forms.MultipleChoiceField(
         choices=[(name, name) for name in RACERS],
@@ -32,5 +32,5 @@ class RaceForm(forms.Form):
         chosen: list[str] = self.cleaned_data["racers"]
         if len(chosen) > MOST_RACERS:
             raise forms.ValidationError(_("Choose at most %(most)d.") % {"most": MOST_RACERS})
-        # Sort them as on the page: the browser may send them in any order.
+        # Sort the racers as on the page, because the browser may send them in any order.
         return [name for name in RACERS if name in chosen]

@@ -1,4 +1,4 @@
-"""The share of an hour that one visitor's races may take, counted in Redis."""
+"""The time per hour that the races of one visitor may take. It is counted in Redis."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from lab.site.race.state import Race
 
 HOUR = 3600
 SECONDS_PER_VISITOR = 1800.0
-"""Seconds of an hour that the races of one visitor may take. The rest is for other visitors."""
+"""Seconds per hour that the races of one visitor may take, so that other visitors can race too."""
 
 
 class QuotaUsed(Exception):
-    """The visitor's races have taken their share of the hour.
+    """The visitor's races have used up the visitor's time for this hour.
 
     Attributes:
         wait: seconds until the visitor may start a race again.
@@ -24,12 +24,12 @@ class QuotaUsed(Exception):
 
 
 def charge(race: Race, visitor: str) -> None:
-    """Charge a race's time limit to its visitor's hour, which begins with the first race.
+    """Charge a race's time limit to its visitor's hour. The hour begins with the visitor's first race.
 
-    The whole limit is charged in advance, so a race whose process dies is charged too.
+    The whole limit is charged in advance, so that a race is also charged if its process dies.
 
     Raises:
-        QuotaUsed: too little is left.
+        QuotaUsed: too little time is left.
         RedisError: Redis did not answer.
     """
     client, key = get_redis_connection("default"), quota_key(visitor)
@@ -40,15 +40,15 @@ def charge(race: Race, visitor: str) -> None:
 
 
 def refund(race: Race, visitor: str, seconds: float) -> None:
-    """Refund the part of its time limit that a race has not used.
+    """Refund the unused part of a race's time limit.
 
     Args:
-        race: the race, charged before.
+        race: the race, which was charged before.
         visitor: the visitor who was charged.
-        seconds: how long the race took.
+        seconds: duration of the race in seconds.
     """
     client, key = get_redis_connection("default"), quota_key(visitor)
-    if client.exists(key):  # The visitor's hour may be over, and a new key would never expire.
+    if client.exists(key):  # If the visitor's hour is over, the key is gone, and a new key would never expire.
         client.incrbyfloat(key, seconds - race.limit)
 
 

@@ -1,4 +1,4 @@
-"""What the page shows of a race: a row for each racer on common scales, and a sentence about the race as a whole."""
+"""What the page of a race shows: a row for each racer, and one sentence about the race."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lab.ladder.catalogue import LADDER
 from lab.site.race.state import Race, Racer
 
 LEAST_SCALE_MS = 100.0
-"""Smallest range of the wait bars in milliseconds, so that short waits look short."""
+"""Smallest range of the wait bars in milliseconds, so that short waits get short bars."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Standings:
 
     Attributes:
         rows: a row for each racer.
-        stock_at: position of the stock mark in percent of the bar.
-        sentence: the state in one sentence, which a screen reader reads out. It changes once per racer.
+        stock_at: position of the mark for the stock, in percent of the bar.
+        sentence: the state in one sentence, for screen readers. It changes once per racer.
     """
 
     rows: Sequence[RacerRow]
@@ -87,7 +87,7 @@ def title_of(name: str) -> str:
 
 
 def _units_sold(racer: Racer) -> int:
-    """Return the units sold according to the tables. Before the verdict: according to the answers."""
+    """Return the units sold: from the tables once there is a verdict, before that from the answers to customers."""
     return int(racer.result["sold"]) if racer.result else racer.answered
 
 
@@ -119,7 +119,7 @@ def _verdict(racer: Racer, race: Race) -> tuple[str, str]:
 
 
 def reasons(result: dict[str, Any]) -> Iterator[str]:
-    """Yield each violation in a few words."""
+    """Yield a few words for each violation in a verdict."""
     if result["oversold"]:
         yield _("%(units)d sold beyond the stock") % {"units": result["oversold"]}
     if result["on_hand"] < 0:

@@ -1,4 +1,4 @@
-"""Start a race. A lock in the shop's Redis ensures that only one race runs at a time in all web processes."""
+"""Start a race. A lock in the shop's Redis ensures that all web processes together run one race at a time."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class RaceRunning(Exception):
 
 
 def race_lock() -> RedisLock:
-    """Return the lock that lets one race run at a time."""
+    """Return the lock that allows one race at a time."""
     return RedisLock(get_redis_connection("default"), "lab-race", ttl=10.0)
 
 
 def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) -> Race:
-    """Start a race and return while it runs.
+    """Start a race. Return while it runs.
 
     Args:
         names: names of rungs and strategies, each once.
-        clients: customers who ask at the same time.
+        clients: number of customers who order at the same time.
         stock: units for each racer.
-        visitor: IP address of the visitor who starts it.
+        visitor: IP address of the visitor who starts the race.
 
     Raises:
         RaceRunning: another race is running.
-        QuotaUsed: the visitor's races have taken their share of the hour.
+        QuotaUsed: the visitor's races have used up the visitor's time for this hour.
         LockUnavailable, RedisError: Redis did not answer.
         ServerError: another process uses the folder of races.
     """
@@ -50,7 +50,7 @@ def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) 
         raise RaceRunning
     try:
         race = Race(str(uuid4()), clients, stock, [Racer(name) for name in names])
-        isolation.folder(FOLDER).delete()  # This may fail: charge after it.
+        isolation.folder(FOLDER).delete()  # This may fail, so charge the visitor after it.
         quota.charge(race, visitor)
         race.save()
         threading.Thread(target=_run, args=(race, lease, visitor), name="race", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The state of a race, stored in Redis for an hour under a random id that is part of the page's address."""
+"""The state of a race. Redis stores it for an hour under a random id, which is a part of the page's address."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from uuid import UUID
 from django_redis import get_redis_connection
 
 START_SECONDS = 60
-"""Time limit for the race's shop to start, in seconds."""
+"""Seconds that the shop of a race may take to start."""
 RACER_SECONDS = 30
-"""Time limit for each racer, in seconds."""
+"""Seconds that each racer may take."""
 KEEP_SECONDS = 3600
-"""How long the state of a race is stored, in seconds."""
+"""Seconds for which the state of a race is stored."""
 DEAD_SECONDS = 15.0
-"""Seconds without a sign of life after which the process that ran a race counts as dead."""
+"""Seconds without a sign of life after which the process that runs a race counts as dead."""
 
 
 @dataclass
 class Racer:
-    """One way of selling, and its progress.
+    """One way of selling in a race, and its progress.
 
     Attributes:
         name: name of a rung or a strategy.
@@ -31,7 +31,7 @@ class Racer:
         refused: customers who were told that it is sold out.
         busy: how often a customer was told to try again.
         p50_ms: median wait in milliseconds of the customers who were answered last; 0 before the first answer.
-        p99_ms: the 99th percentile of the same.
+        p99_ms: the 99th percentile of these waits.
         result: the verdict, computed from the tables; see `manage.py rush`.
         holds: whether no unit was sold twice, lost or withheld.
         error: why there is no verdict.
@@ -55,16 +55,16 @@ class Racer:
 
 @dataclass
 class Race:
-    """A race and what is known of it.
+    """A race and its progress.
 
     Attributes:
         id: a random UUID.
-        clients: customers who ask at the same time.
+        clients: number of customers who order at the same time.
         stock: units for each racer.
-        racers: in the order in which they race.
+        racers: the racers, in the order in which they race.
         updated: when its process last gave a sign of life, in seconds since 1970.
         over: whether its child process has ended.
-        timed_out: whether its time limit was reached before every racer had a verdict.
+        timed_out: whether the time limit was reached before every racer had a verdict.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Race:
 
     @property
     def lost(self) -> bool:
-        """Whether the process that ran it has died."""
+        """Whether the process that ran the race has died."""
         return not self.over and time.time() - self.updated > DEAD_SECONDS
 
     @property
@@ -95,11 +95,11 @@ class Race:
         for name in ("wanted", "answered", "refused", "busy", "result", "holds", "error"):
             if name in line:
                 setattr(racer, name, line[name])
-        # No customer was answered since the last line: keep the last known waits.
+        # If no customer was answered after the last line, keep the last known waits.
         racer.p50_ms, racer.p99_ms = line.get("p50_ms") or racer.p50_ms, line.get("p99_ms") or racer.p99_ms
 
     def save(self) -> None:
-        """Store the state, as a sign of life.
+        """Store the state in Redis. This is also a sign of life.
 
         Raises:
             RedisError: Redis did not answer.
@@ -109,7 +109,7 @@ class Race:
 
 
 def find_race(race: UUID) -> Race | None:
-    """Return the race with this id, or None if there was none in the last hour.
+    """Return the race with this id. None if there was none in the last hour.
 
     Raises:
         RedisError: Redis did not answer.

@@ -1,4 +1,4 @@
-"""Addresses below /lab/race/."""
+"""URL patterns below /lab/race/."""
 
 from django.urls import path
 

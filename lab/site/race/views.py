@@ -1,4 +1,4 @@
-"""The pages of the race: one to choose the racers, one to watch the race."""
+"""The pages of the race: one on which to choose the racers, one on which to watch them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RETRY_SECONDS = 60
 @require_http_methods(["GET", "HEAD", "POST"])
 @lab_page
 def start(request: HttpRequest) -> HttpResponse:
-    """Show the form, or start the race that was chosen."""
+    """Show the form, or start the race that the visitor has chosen."""
     if request.method != "POST":
         return _form_page(request, RaceForm(initial={"racers": PRESELECTED}))
     form = RaceForm(request.POST)
@@ -65,14 +65,14 @@ def start(request: HttpRequest) -> HttpResponse:
 @never_cache
 @read_only_lab_page
 def watch(request: HttpRequest, race: UUID) -> HttpResponse:
-    """Show a race to every visitor who has its address."""
+    """Show a race. Every visitor who has its address may watch it."""
     return _race_page(request, race, "lab/race.html")
 
 
 @never_cache
 @read_only_lab_page
 def bars(request: HttpRequest, race: UUID) -> HttpResponse:
-    """Return the part of the race page that its script replaces every half second."""
+    """Return the part of the race page that the page's script replaces every half second."""
     return _race_page(request, race, "lab/race_bars.html")
 
 
