@@ -19,7 +19,7 @@ from lab.models import RungOrder, RungStock
 
 
 def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-    """Save the orders in one statement. It has the signature of `Save`, the function that strategies call.
+    """Save the orders in one statement, as the `Save` function of a strategy.
 
     It refuses no order, not even one with a repeated idempotency key. The rung `duplicate-click` shows why a key is
     needed.

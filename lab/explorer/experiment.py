@@ -105,7 +105,7 @@ class Experiment(Protocol):
         ...
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Make a fault happen: to the named actor, or to all if none is named."""
+        """Make a fault happen, see `offers`."""
         ...
 
     def wake_watchdog(self, actor: str) -> None:

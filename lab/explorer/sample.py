@@ -51,7 +51,7 @@ def sample(
         size: maximum number of schedules to run.
         seed: seed of the random numbers. The same seed gives the same schedules.
         progress: called with the number of schedules that were run so far.
-        confirm: returns whether to accept a run that breaks the invariant. If it does not, the sample continues.
+        confirm: returns whether to accept a run that breaks the invariant. If not, the sample continues.
     """
     began = time.monotonic()
     draws = random.Random(seed)  # noqa: S311 - no secret

@@ -96,7 +96,7 @@ def explore(
 
     Each run follows a prefix, and then continues without preemptions or faults. Every alternative on its way becomes a
     new prefix. If an earlier run reached an equivalent trace with at least as many preemptions and faults left, the
-    alternatives are skipped: that run has noted them.
+    alternatives are skipped.
 
     Args:
         experiment: what the actors do.
@@ -104,7 +104,7 @@ def explore(
         faults: the faults that may happen.
         goal: the invariant to break; None for any invariant.
         progress: called with the number of schedules that were run so far.
-        confirm: returns whether to accept a run that breaks the invariant. If it does not, the search continues.
+        confirm: returns whether to accept a run that breaks the invariant. If not, the search continues.
     """
     began = time.monotonic()
     number = count()

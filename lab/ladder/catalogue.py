@@ -35,19 +35,10 @@ class LadderEntry:
     """A rung and what it claims.
 
     Attributes:
-        slug: name in addresses and file names.
         track: what the rung protects: a counter in Redis (`locks`), or stock and orders in Postgres (`stock`).
-        title: name for readers.
         code: the class that implements it.
         flaw: what is wrong with the rung, in one sentence. None for a sound rung.
-        breaks: the invariant that its witness breaks; None for a sound rung. A witness is a schedule that shows the
-            flaw.
-        broken_by: the fault that the witness needs. None if the order of the clients' steps is enough.
-        survives: faults that do not break the rung if only one of them happens.
-        clients: number of clients that the witness needs.
-        preemptions: maximum number of preemptions in the witness.
-        fixed_by: slug of the rung that survives the witness of this rung. None for a sound rung.
-        source: numbers of the articles in which the code is found, or another source.
+        slug, title, breaks, broken_by, survives, clients, preemptions, fixed_by, source: see `lab.ladder.locks.Rung`.
     """
 
     slug: str

@@ -46,12 +46,9 @@ return 0
 class RedissonWatchdog(RenewedRung):
     """Sound, as long as its server keeps its data and the watchdog runs. Unfair: a release wakes all waiters at once.
 
-    The lock is a hash with the owner and a count. A release publishes a message, and a waiter also asks again when the
-    TTL of the present grant is over.
-
-    A waiter first subscribes and then asks once more: a release before its subscription could not wake it. A holder
-    that dies publishes nothing, so the waiter also asks at the end of the TTL. So no waiter depends on a message, as it
-    does on `lost-wake-up`.
+    The lock is a hash with the owner and a count. A release publishes a message. A waiter subscribes and then asks once
+    more, because a release before its subscription could not wake it. It also asks at the end of the present TTL,
+    because a holder that dies publishes nothing. So no waiter depends on a message, as it does on `lost-wake-up`.
 
     Source: article 002 (sections 4.1.1 to 4.1.5), which describes Redisson's `lock()` without a lease time.
     """

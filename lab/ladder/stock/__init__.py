@@ -1,9 +1,7 @@
 """The stock track of the ladder: ways of selling stock in Postgres, some with counters in Redis.
 
 This folder has the flawed rungs, and `sync-standby-failover`, whose fix is a Postgres setting. The other sound rungs
-are the strategies in `inventory.strategies`. For example, `redis-lock` holds a lock around the transaction,
-`guarded-update` and `optimistic` let the database check the stock, and `lua` uses a script in Redis with a guard in
-SQL.
+are the strategies in `inventory.strategies`.
 """
 
 from lab.ladder.stock.async_standby_failover import AsyncStandbyFailover

@@ -18,14 +18,13 @@ from locking import ThreadLock
 class LockInsideTheTransaction(StockRung):
     """Flawed: the lock is released before other transactions can see the change that it protects.
 
-    A lock inside the transaction ends before the commit. This happens, for example, if a decorator opens the
-    transaction and the method takes the lock. The schedule that breaks it: client A locks, subtracts the last unit and
-    unlocks. Before A commits, B locks and reads "one left". B subtracts as soon as A has committed, and the stock is
-    -1.
+    A lock inside the transaction ends before the commit, for example if a decorator opens the transaction and the
+    method takes the lock. The schedule that breaks it: client A locks, subtracts the last unit and unlocks. Before A
+    commits, B locks and reads "one left". B subtracts as soon as A has committed, and the stock is -1.
 
     Fixed by a lock around the transaction: `redis-lock`. As in the source, the lock here is local to the process. One
-    process is enough to break the rung, though not in every burst. Two processes break it more often, because this lock
-    does not exclude the other process: see the rung `thread-lock`. Source: article 002 (section 1.1, case three).
+    process is enough to break the rung, but not in every burst. Two processes break it more often, because the lock
+    does not exclude the other one: see `thread-lock`. Source: article 002 (section 1.1, case three).
     """
 
     slug = "lock-inside-the-transaction"
