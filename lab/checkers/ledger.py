@@ -1,4 +1,4 @@
-"""The ledger of the stock rungs: save their orders in the lab's own tables, and check the conservation law there.
+"""The ledger of flawed ways of selling: save orders in the lab's own tables, and check the conservation law there.
 
 The law: units received = units on hand + units sold.
 """
@@ -21,7 +21,7 @@ from lab.models import RungOrder, RungStock
 def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
     """Save the orders in one statement, as the `Save` function of a strategy.
 
-    It refuses no order, not even one with a repeated idempotency key. The rung `duplicate-click` shows why a key is
+    It refuses no order, not even one with a repeated idempotency key. `duplicate-click` shows why a key is
     needed.
     """
     RungOrder.objects.bulk_create(
@@ -33,7 +33,7 @@ def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
 
 
 def stock_up(sku: str, received: int) -> None:
-    """Reset a sku to this number of received units and no orders, also in the copies that rungs have in Redis."""
+    """Reset a sku to this number of received units and no orders, also in the copies in Redis."""
     with transaction.atomic():
         RungOrder.objects.filter(sku=sku).delete()
         RungStock.objects.update_or_create(sku=sku, defaults={"received": received, "on_hand": received})
@@ -76,7 +76,7 @@ def figures(sku: str) -> audit.Figures:
 def unowned(sku: str) -> int:
     """Return how many units on hand no customer can buy, because a copy in Redis neither offers nor reserves them.
 
-    Every rung has its own copy of the stock. The copy of a rung that has sold nothing is larger than the stock, so it
+    Every way of selling has its own copy of the stock. One that has sold nothing is larger than the stock, so it
     does not change the result.
     """
     on_hand = figures(sku).on_hand

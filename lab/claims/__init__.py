@@ -1,1 +1,1 @@
-"""Check what each rung claims, flawed or sound, and store the results."""
+"""Check the claim of each rung, a lock or a way of selling: flawed or sound. Store the results."""

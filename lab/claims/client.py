@@ -86,7 +86,7 @@ class Client:
         self._shared = shared
         self._helper = helper
         self._random = random.Random(seed)  # noqa: S311 - a pause, not a secret
-        # Some rungs use the thread's name in the owner text. In a real process the first thread has this name.
+        # Some locks use the thread's name in the owner text. In a real process the first thread has this name.
         self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
 
     def clock(self) -> float:
@@ -163,7 +163,8 @@ class Client:
                     time.sleep(self._random.uniform(0, LATE))
             self.answer = self._job()
         except BaseException as error:
-            # The cleanup of a crashed client fails because its commands are not sent. This is not an error of the rung.
+            # The cleanup of a crashed client fails because its commands are not sent. The code under test is not to
+            # blame.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
             # End the actor before the exception handler ends: dropping the exception deletes objects of the job, which
             # may send commands.

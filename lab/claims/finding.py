@@ -1,4 +1,4 @@
-"""Find a schedule that breaks a rung. Stored, such a schedule is the rung's witness."""
+"""Find a schedule that breaks a rung (a lock or a way of selling). The stored schedule is its witness."""
 
 from __future__ import annotations
 

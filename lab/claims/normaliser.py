@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ROOMS = ("lab", "loadtest", "shop", "inventory", "locking")
-"""The top-level packages whose definitions are hashed. `servers` only starts the servers that the rungs use."""
+"""The top-level packages whose definitions are hashed. `servers` only starts servers."""
 
 PROSE = frozenset({"help_text", "verbose_name", "verbose_name_plural"})
 """Arguments of Django's fields that only people read."""

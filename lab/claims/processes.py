@@ -1,4 +1,4 @@
-"""Check rungs in several processes at a time. Each process has its own sandbox."""
+"""Check rungs (locks and ways of selling) in several processes at a time. Each process has its own sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay schedules on rungs: for pages, for commands, and to check a witness."""
+"""Replay schedules on rungs (locks and ways of selling): for pages, for commands, and to check a witness."""
 
 from __future__ import annotations
 

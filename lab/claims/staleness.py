@@ -13,7 +13,7 @@ Part = Literal["strategies", "locks", "segments", "contention", "retry-delay"]
 """A part of the comparison."""
 
 BUILDERS = "lab.workloads.registry:BUILDERS"
-"""The table of experiments. Its row of a rung leads to all code that the rung's experiment runs."""
+"""The table of experiments. The row of a lock or way of selling leads to all code that its experiment runs."""
 CHECKING = ("lab.claims.finding:find", "lab.claims.finding:breaks")
 STRESSING = ("lab.claims.stress:stress_entry",)
 

@@ -1,4 +1,4 @@
-"""Stress runs without a scheduler, as a negative control: chance breaks flawed rungs, and no sound one."""
+"""Stress runs without a scheduler, as a negative control: chance breaks flawed locks, and no sound one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check the claim of a rung: replay the witness of a flawed rung, or try the schedules of a sound one within bounds."""
+"""Check the claim of a rung (a lock or a way of selling): replay the witness of a flawed one, search a sound one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored results: the witness of each flawed rung, the search of each sound rung, and the stress runs."""
+"""Stored results of rungs (locks and ways of selling): witnesses, searches and stress runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The engine of the lab: it runs client threads step by step and searches for the order of steps that breaks a rung."""
+"""The engine of the lab. It runs client threads step by step and searches for an order of steps that breaks a lock."""

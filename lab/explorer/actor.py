@@ -101,7 +101,7 @@ class Actor:
         self._go = threading.Lock()
         self._go.acquire()
         self._mutex = threading.Lock()
-        # Some rungs use the thread's name in the owner text. In a real process the first thread has this name.
+        # Some locks use the thread's name in the owner text. In a real process the first thread has this name.
         self.thread = threading.Thread(target=self._run, name="MainThread", daemon=True)
 
     def __repr__(self) -> str:
@@ -195,7 +195,8 @@ class Actor:
             self.answer = CRASHED
         except BaseException as error:
             self.error = error
-            # The cleanup of a crashed actor fails because its commands are not sent. This is not an error of the rung.
+            # The cleanup of a crashed actor fails because its commands are not sent. The code under test is not to
+            # blame.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
         finally:
             become(None)

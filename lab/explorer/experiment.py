@@ -66,10 +66,10 @@ class Environment(Protocol):
 
 
 class Experiment(Protocol):
-    """Clients that use a rung in a sandbox, the faults that may hit them, and the check of the invariants.
+    """Clients that use a lock or a way of selling, the faults that may hit them, and the check of the invariants.
 
     Attributes:
-        name: name of the rung, for messages.
+        name: slug of the lock or way of selling, for messages.
         names: names of the clients.
         ttl: duration of a lease in seconds.
         interchangeable: whether all clients have the same job. Then a search tries only one of them for a first step.

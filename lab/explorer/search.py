@@ -1,7 +1,7 @@
 """The search: run every schedule within bounds, those with the fewest preemptions and faults first.
 
 Most concurrency bugs need few preemptions, so schedules are tried in the order of their preemption count. So the first
-schedule that breaks a rung is one of the shortest.
+schedule that breaks the code is one of the shortest.
 
 Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs", PLDI
 2007 (the tool CHESS).

@@ -57,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of a rung.
+    """One run of a rung, a lock or way of selling of the ladder.
 
     Attributes:
         rung: slug of the rung.

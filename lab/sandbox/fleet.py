@@ -33,7 +33,7 @@ NO_LIBFAKETIME = "libfaketime is not installed; on Debian: apt-get install libfa
 
 
 class Missing(RuntimeError):
-    """A server or library that a rung needs is not installed. The message says how to install it."""
+    """A server or library that a lock needs is not installed. The message says how to install it."""
 
 
 class Node:

@@ -57,4 +57,4 @@ def _watchdog() -> Watchdog:
 IN_THE_MODULES = StandIns(*((module, "watchdog", _OfTheActor()) for module in USERS))
 
 IN_THE_RUNGS = StandIns((rung, "watchdog", _OfTheActor()))
-"""Replaces the watchdog in the base class of the rungs, for rungs that renew their own lock."""
+"""Replaces the watchdog of the lab's locks that renew themselves."""

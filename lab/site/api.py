@@ -1,4 +1,4 @@
-"""The lab's API: place orders through a rung, with the body of the shop's orders, and set up the lab's own stock."""
+"""The lab's API: place orders through a flawed way of selling (a rung), and set up the lab's own stock."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Stock(APIView):
 
 
 class Rungs(APIView):
-    """List the rungs through which orders can be placed."""
+    """List the flawed ways of selling through which orders can be placed."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> Response:

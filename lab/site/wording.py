@@ -1,4 +1,4 @@
-"""English texts about rungs and runs that the code writes, and their translation for the reader."""
+"""English texts about schedules and their outcome that the code writes, and their translation for the reader."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ NAMES = "ABCDEF"
 
 
 class Workload(ABC):
-    """What the clients of an experiment do with a rung.
+    """What the clients of an experiment do with a rung: a lock or a way of selling.
 
     Args:
         entry: the rung.

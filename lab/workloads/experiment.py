@@ -17,7 +17,7 @@ from lab.workloads.base import Workload
 
 
 class Experiment:
-    """The experiment of one rung, which can run repeatedly. It implements `lab.explorer.experiment.Experiment`.
+    """A workload, faults and a checker. It can run repeatedly. It implements `lab.explorer.experiment.Experiment`.
 
     Args:
         workload: what the clients do.

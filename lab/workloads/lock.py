@@ -19,7 +19,7 @@ from lab.workloads.counter import sell
 from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
 
 ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
-"""Rungs on which two clients may hold the lock at the same time. They protect the write, not the critical section."""
+"""Rungs whose lock two clients may hold at the same time. They protect the write, not the critical section."""
 
 LATE = "A late client"
 """Name of the client that tries the lock after all others have ended."""
@@ -58,7 +58,7 @@ class LockWorkload(Workload):
                     raise
 
     def make_lock(self, client: Any) -> Lock:
-        """Create the rung's own lock for one client."""
+        """Create the lock under test for one client."""
         rung = cast("type[LockRung]", self.entry.code)
         return rung(client, "stock", ttl=TTL, sleep=sleep, clock=self.sandbox.clock)
 
@@ -75,14 +75,14 @@ class LockWorkload(Workload):
 
 
 class SellWorkload(LockWorkload):
-    """Clients that call the rung's own method `sell`."""
+    """Clients that call the lock's own method `sell`."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         return SOLD if cast("LockRung", lock).sell(STOCK) else "sold out"
 
 
 class RenewedWorkload(LockWorkload):
-    """Clients of a rung with its own watchdog, which renews only when the schedule says so."""
+    """Clients of a lock with its own watchdog, which renews only when the schedule says so."""
 
     def prepare(self) -> Mapping[str, Job]:
         IN_THE_RUNGS.enter(self)
@@ -135,7 +135,7 @@ class NestedWorkload(LockWorkload):
 
 
 class RenewedNestedWorkload(RenewedWorkload, NestedWorkload):
-    """Nested clients of a re-entrant rung with its own watchdog."""
+    """Nested clients of a re-entrant lock with its own watchdog."""
 
 
 class ReentrantWorkload(NestedWorkload):

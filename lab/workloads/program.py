@@ -1,6 +1,6 @@
 """A program whose forked workers are the clients of a lock: `python -m lab.workloads.program FD`.
 
-A worker runs the rung's own code. It reports each step before it takes it, and waits until it may go on. It is a
+A worker runs the lock's own code. It reports each step before it takes it, and waits until it may go on. It is a
 process of its own, so it has its own memory, and its crash is the death of a real process.
 """
 
@@ -38,7 +38,7 @@ class Work:
     """The job of a worker.
 
     Attributes:
-        rung: the class of the rung, as `module:class`. This process imports no other rung.
+        rung: the class of the lock, as `module:class`. This process imports no other one.
         lock: name of the lock.
         redis_url: URL of the Redis with the counter.
         ttl: TTL of the lock, in seconds.
@@ -99,7 +99,7 @@ class Worker:
 
 def main(descriptor: int) -> None:
     """Carry out the orders that arrive on a file descriptor, until the other end is closed."""
-    # Do not log lost leases: the rungs lose them on purpose.
+    # Do not log lost leases: flawed locks lose them on purpose.
     logging.disable(logging.WARNING)
     with Connection(descriptor) as control:
         while True:

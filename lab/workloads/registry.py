@@ -1,4 +1,4 @@
-"""The experiment of each rung: its workload, the faults that may happen, and its checker."""
+"""The experiment of each rung (lock or way of selling): its workload, the faults that may happen, and its checker."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def lock_experiment(
     """Return a builder for experiments with a lock.
 
     Args:
-        exclusive: whether two holders at the same time break the rung.
+        exclusive: whether two holders at the same time count as an error.
     """
 
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
@@ -118,7 +118,7 @@ def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[Sto
 
     Args:
         demand: the units in stock and what the clients want.
-        seller: class of the seller: a rung or a strategy.
+        seller: class of the seller.
     """
 
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
@@ -286,13 +286,13 @@ def new_experiment(entry: LadderEntry, sandbox: Sandbox, clients: int | None = N
 
 
 def actors(entry: LadderEntry, clients: int) -> tuple[str, ...]:
-    """Return the names of a rung's actors in schedules: its clients, and helpers such as a queue's worker."""
+    """Return the names of an experiment's actors in schedules: its clients, and helpers such as a queue's worker."""
     helpers = {MINORITY: WITH_A_MINORITY, WORKER: WITH_A_WORKER, STANDBY: WITH_A_STANDBY}
     return (*NAMES[:clients], *(helper for helper, rungs in helpers.items() if entry.slug in rungs))
 
 
 def can_play(entry: LadderEntry) -> bool:
-    """Return whether a rung's schedules run in any sandbox. Only then can a visitor choose the steps."""
+    """Return whether a lock or way of selling runs in any sandbox. Only then can a visitor choose the steps."""
     return entry.slug not in ON_SERVERS
 
 

@@ -1,4 +1,4 @@
-"""The sellers of stock experiments: rungs on the lab's tables, and strategies on the shop's tables.
+"""The sellers of stock experiments: the lab's ways of selling on the lab's tables, and strategies on the shop's tables.
 
 A seller also reports what its tables contain at the end, as `lab.checkers.stock.Records` demands.
 """
@@ -102,7 +102,7 @@ class Seller(ABC):
 
 
 class RungSeller(Seller):
-    """Sells through a rung, on the lab's tables."""
+    """Sells through a way of selling of the lab, on the lab's tables."""
 
     def open(self) -> tuple[Strategy, Save]:
         RungOrder.objects.all().delete()
@@ -113,7 +113,7 @@ class RungSeller(Seller):
         return self.rung, ledger.save
 
     def make_rung(self) -> StockRung:
-        """Create a rung without memory of an earlier run."""
+        """Create an object without memory of an earlier run."""
         return cast("StockRung", self.entry.code())
 
     def load(self) -> None:
@@ -137,7 +137,7 @@ class RungSeller(Seller):
 
 
 class OneSegmentSeller(RungSeller):
-    """Sells through a segmented rung, always from the first segment: a schedule cannot repeat a random choice."""
+    """Sells from segmented stock, always from the first segment: a schedule cannot repeat a random choice."""
 
     def make_rung(self) -> StockRung:
         rung = cast("SegmentedKeys", super().make_rung())

@@ -1,4 +1,4 @@
-"""Flawed lock `answer-not-read`: it sends the right command, but ignores the reply."""
+"""Flawed lock: it sends the right command, but ignores the reply."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ class AnswerNotRead(LockRung):
     """Flawed: SETNX replies that the key exists, and the caller goes on as if it had the lock.
 
     The schedule that breaks it: client A acquires the lock. B sends SETNX, ignores the refusal and enters. B's PEXPIRE
-    extends A's lock. The client that finishes first deletes the key for both.
-
-    It is the mistake of a variable that is assigned and never used: the code runs, and a test with one customer passes.
+    extends A's lock. The client that finishes first deletes the key for both. A test with one customer passes.
 
     Fixed by returning the reply: `setnx`. Source: article 002, section 5.1.
     """

@@ -1,4 +1,4 @@
-"""Flawed lock `busy-as-success`: a client that does not get the lock skips the work and reports success."""
+"""Flawed lock: a client that does not get the lock skips the work and reports success."""
 
 from __future__ import annotations
 

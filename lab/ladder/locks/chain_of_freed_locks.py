@@ -1,4 +1,4 @@
-"""Flawed lock `chain-of-freed-locks`: the lock of `set-nx-ex`, with more clients that wait for it."""
+"""Flawed lock: the lock of `set-nx-ex`, with more clients that wait for it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 class ChainOfFreedLocks(LockRung):
     """Flawed: one late release deletes the key of another client, whose release then deletes the key of a third.
 
-    On `set-nx-ex`, a late client A lets another client enter beside B. With more waiters the harm continues. The
-    schedule that breaks it: A is late, and its DEL deletes B's key. D enters beside B. B is in time, but the key now
-    belongs to D, so B's DEL deletes D's key. C enters beside D, and D's DEL will delete C's key. Only A was late. The
-    chain ends when no client waits.
+    The schedule that breaks it: client A is late, and its DEL deletes B's key, as on `set-nx-ex`. D enters beside B. B
+    is in time, but the key now belongs to D, so B's DEL deletes D's key. C enters beside D, and D's DEL will delete C's
+    key. Only A was late. The chain ends when no client waits.
 
     Fixed by a value that names the owner: `get-compare-del`. Source: articles 000 and 001.
     """

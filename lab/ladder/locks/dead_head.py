@@ -1,4 +1,4 @@
-"""Flawed lock `dead-head`: waiters queue in a list, and the first one is next even if it has died."""
+"""Flawed lock: waiters queue in a list, and the first one is next even if it has died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fence`, a sound rung: the store accepts no statement of a client after a newer holder's first statement."""
+"""Sound store: it refuses statements of a client after the first statement of a newer holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `fence-on-write-only`: the store refuses a write with an old fence, but a read needs no fence."""
+"""Flawed store: it refuses a write with an old fence, but a read needs no fence."""
 
 from __future__ import annotations
 

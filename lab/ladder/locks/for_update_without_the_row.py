@@ -1,4 +1,4 @@
-"""Flawed lock `for-update-without-the-row`: it locks a row in Postgres without checking that the row exists."""
+"""Flawed lock: it locks a row in Postgres without checking that the row exists."""
 
 from __future__ import annotations
 

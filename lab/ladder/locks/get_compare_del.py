@@ -1,4 +1,4 @@
-"""Flawed lock `get-compare-del`: the key names its owner, and the owner checks it before it deletes the key."""
+"""Flawed lock: the key names its owner, and the owner checks it before it deletes the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed lock `get-then-set`: it checks whether the key exists, and sets it if it does not."""
+"""Flawed lock: it checks whether the key exists, and sets it if it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed lock `insert-without-owner-and-expiry`: INSERT acquires, DELETE releases. The row names no owner or expiry."""
+"""Flawed lock: INSERT acquires, DELETE releases. The row names no owner or expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed lock `lost-wake-up`: a waiter sleeps until a release is published, and it misses an earlier message."""
+"""Flawed lock: a waiter sleeps until a release is published, and it misses an earlier message."""
 
 from __future__ import annotations
 

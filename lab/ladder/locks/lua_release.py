@@ -1,4 +1,4 @@
-"""Flawed lock `lua-release`: one script on the server compares the owner and deletes the key."""
+"""Flawed lock: one script on the server compares the owner and deletes the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `merge-without-a-lock`: each client adds its part to one record by writing the whole record."""
+"""Flawed update: each client adds its part to one record by writing the whole record."""
 
 from __future__ import annotations
 

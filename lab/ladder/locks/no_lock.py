@@ -1,4 +1,4 @@
-"""Flawed rung `no-lock`: it reads the counter, subtracts in memory and writes the result, without any lock."""
+"""Flawed way of selling: it reads the counter, subtracts in memory and writes the result, without any lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `one-primary-with-replicas`: the primary replicates a grant only after the holder has it."""
+"""Flawed lock: the primary replicates a grant only after the holder has it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ class OnePrimaryWithReplicas(FaultRung):
 
     The lock is the sound `RedisLock`. The flaw is asynchronous replication. The schedule that breaks it: the primary
     grants client A the lock and is lost before it replicates the grant. A replica without A's grant is promoted, and it
-    grants B the lock. Both leases look valid until A's next renewal is refused, up to a third of the TTL later. That is
-    time enough to sell.
+    grants B the lock. Both leases look valid until A's next renewal is refused, up to a third of the TTL later.
 
     With `wait_for_replicas=1` this schedule does no harm: a grant that no replica has is an error. That makes the gap
     smaller but does not close it. With two replicas, A's grant may be on one of them while the other is promoted, and

@@ -1,4 +1,4 @@
-"""Flawed lock `owner-as-text`: it compares the owner, a `str`, with the reply of the server, which is `bytes`."""
+"""Flawed lock: it compares the owner, a `str`, with the reply of the server, which is `bytes`."""
 
 from __future__ import annotations
 

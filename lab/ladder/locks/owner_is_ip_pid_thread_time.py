@@ -1,4 +1,4 @@
-"""Flawed lock `owner-is-ip-pid-thread-time`: the owner text is made of address, process, thread and time."""
+"""Flawed lock: the owner text is made of address, process, thread and time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class OwnerIsIpPidThreadTime(LockRung):
     """Flawed: the owner text is made of four values, and two clients can have all four in common.
 
     A Debian machine resolves its own name to 127.0.1.1. The first process of a container is number 1, and its thread is
-    called MainThread. So only the clock tells owners apart, and it has two digits after the point: in Python 2, which
-    the source uses, the text of a time has no more.
+    called MainThread. So only the clock tells owners apart, and in Python 2, which the source uses, the text of a time
+    has only two digits after the point.
 
     The schedule that breaks it: clients A, B and C ask in the same tick and have the same owner text. A acquires the
     lock. A is about to release when its TTL runs out, and B acquires the lock. A's release finds its own text and

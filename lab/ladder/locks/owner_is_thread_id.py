@@ -1,4 +1,4 @@
-"""Flawed lock `owner-is-thread-id`: the owner is the id of the thread."""
+"""Flawed lock: the owner is the id of the thread."""
 
 from __future__ import annotations
 

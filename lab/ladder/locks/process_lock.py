@@ -1,4 +1,4 @@
-"""Flawed lock `process-lock`: a semaphore of the operating system that the processes of one program share."""
+"""Flawed lock: a semaphore of the operating system that the processes of one program share."""
 
 from __future__ import annotations
 

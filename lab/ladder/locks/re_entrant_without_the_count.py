@@ -1,4 +1,4 @@
-"""Flawed lock `re-entrant-without-the-count`: the holder may enter again, but its entries are not counted."""
+"""Flawed lock: the holder may enter again, but its entries are not counted."""
 
 from __future__ import annotations
 

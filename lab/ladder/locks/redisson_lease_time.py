@@ -1,4 +1,4 @@
-"""Flawed lock `redisson-lease-time`: Redisson's lock with a lease time, which turns the watchdog off."""
+"""Flawed lock: Redisson's lock with a lease time, which turns the watchdog off."""
 
 from __future__ import annotations
 

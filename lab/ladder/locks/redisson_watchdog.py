@@ -1,4 +1,4 @@
-"""`redisson-watchdog`, a sound lock: Redisson's way of counting entries, waking waiters and renewing."""
+"""Sound lock: Redisson's way of counting entries, waking waiters and renewing."""
 
 from __future__ import annotations
 

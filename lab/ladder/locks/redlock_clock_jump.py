@@ -1,4 +1,4 @@
-"""Flawed rung `redlock-clock-jump`: the system time of one node jumps ahead, and its grants expire at once."""
+"""Flawed lock: the system time of one node jumps ahead, and its grants expire at once."""
 
 from __future__ import annotations
 

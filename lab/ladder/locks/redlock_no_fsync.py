@@ -1,4 +1,4 @@
-"""Flawed rung `redlock-no-fsync`: a node that restarts has forgotten its grants, and grants the lock again."""
+"""Flawed lock: a node that restarts has forgotten its grants, and grants the lock again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed lock `redlock-one-client-thrice`: a Redlock whose three servers are one server, three times."""
+"""Flawed lock: a Redlock whose three servers are one server, three times."""
 
 from __future__ import annotations
 

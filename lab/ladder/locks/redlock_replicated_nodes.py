@@ -1,4 +1,4 @@
-"""Flawed rung `redlock-replicated-nodes`: each node has a replica, which takes over without the latest grants."""
+"""Flawed lock: each node has a replica, which takes over without the latest grants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `renewal-and-a-pause`: a pause stops the holder's process and its watchdog, and the lock expires."""
+"""Flawed lock: a pause stops the holder's process and its watchdog, and the lock expires."""
 
 from __future__ import annotations
 

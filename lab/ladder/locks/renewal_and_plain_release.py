@@ -1,4 +1,4 @@
-"""Flawed lock `renewal-and-plain-release`: the renewal is right, but the release checks and deletes in two commands."""
+"""Flawed lock: the renewal is right, but the release checks and deletes in two commands."""
 
 from __future__ import annotations
 

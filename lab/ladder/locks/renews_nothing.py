@@ -1,4 +1,4 @@
-"""Flawed lock `renews-nothing`: to renew, the watchdog acquires again. The server refuses because the key exists."""
+"""Flawed lock: to renew, the watchdog acquires again. The server refuses because the key exists."""
 
 from __future__ import annotations
 

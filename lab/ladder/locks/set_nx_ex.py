@@ -1,4 +1,4 @@
-"""Flawed lock `set-nx-ex`: one command acquires it and sets its TTL, but every holder writes the same value."""
+"""Flawed lock: one command acquires it and sets its TTL, but every holder writes the same value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class SetNxEx(LockRung):
 
     A crash at any moment leaves a lock that expires. The schedule that breaks it: client A has finished and is about to
     send DEL. Its TTL runs out, and B acquires the lock. A's DEL deletes B's key, and C enters beside B. When B
-    finishes, its DEL deletes C's key, and so on: after one late holder, no lock is safe.
+    finishes, its DEL deletes C's key, and so on.
 
     Fixed by a value that names the owner: `get-compare-del`. Source: articles 000, 001 and 004.
     """

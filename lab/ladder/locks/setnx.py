@@ -1,4 +1,4 @@
-"""Flawed lock `setnx`: one command checks and acquires, and the client reads the reply."""
+"""Flawed lock: one command checks and acquires, and the client reads the reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed lock `setnx-then-expire`: one command acquires it, and a second one sets its TTL."""
+"""Flawed lock: one command acquires it, and a second one sets its TTL."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class SetnxThenExpire(LockRung):
     dies before it sends PEXPIRE. The key has no TTL, as on `setnx`. Such a crash is too rare for a test to find, but
     common enough to happen.
 
-    Fixed by one command that acquires and sets the TTL: `set-nx-ex`. The rungs in between show what people try first.
-    Source: articles 000, 002 (section 5.1), 003 and 004.
+    Fixed by one command that acquires and sets the TTL: `set-nx-ex`. Source: articles 000, 002 (section 5.1), 003 and
+    004.
     """
 
     slug = "setnx-then-expire"

@@ -1,4 +1,4 @@
-"""Flawed lock `setnx-watch-release`: the key names its owner and is deleted with WATCH, but it has no TTL."""
+"""Flawed lock: the key names its owner and is deleted with WATCH, but it has no TTL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed lock `thread-lock`: a lock of Python's `threading`, one object per name in the memory of the process."""
+"""Flawed lock: a lock of Python's `threading`, one object per name in the memory of the process."""
 
 from __future__ import annotations
 

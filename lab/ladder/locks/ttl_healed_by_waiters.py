@@ -1,4 +1,4 @@
-"""Flawed lock `ttl-healed-by-waiters`: a waiter that finds a lock without a TTL should set one, but does not."""
+"""Flawed lock: a waiter that finds a lock without a TTL should set one, but does not."""
 
 from __future__ import annotations
 

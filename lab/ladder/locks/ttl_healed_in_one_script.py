@@ -1,4 +1,4 @@
-"""Flawed lock `ttl-healed-in-one-script`: a waiter that finds a lock without a TTL sets one, in one script."""
+"""Flawed lock: a waiter that finds a lock without a TTL sets one, in one script."""
 
 from __future__ import annotations
 

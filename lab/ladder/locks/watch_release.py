@@ -1,4 +1,4 @@
-"""Flawed lock `watch-release`: the server deletes the key only if it has not changed since the owner's check."""
+"""Flawed lock: the server deletes the key only if it has not changed since the owner's check."""
 
 from __future__ import annotations
 

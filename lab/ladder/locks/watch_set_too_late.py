@@ -1,4 +1,4 @@
-"""Flawed lock `watch-set-too-late`: a waiter that sets a watch ignores the reply that the node is already gone."""
+"""Flawed lock: a waiter that sets a watch ignores the reply that the node is already gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed lock `watchdog-compares-a-constant`: the watchdog looks for its owner in a key that stores the TTL."""
+"""Flawed lock: the watchdog looks for its owner in a key that stores the TTL."""
 
 from __future__ import annotations
 

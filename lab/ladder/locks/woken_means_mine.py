@@ -1,4 +1,4 @@
-"""Flawed lock `woken-means-mine`: a woken waiter takes the lock without reading the queue again."""
+"""Flawed lock: a woken waiter takes the lock without reading the queue again."""
 
 from __future__ import annotations
 

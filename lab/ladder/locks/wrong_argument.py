@@ -1,4 +1,4 @@
-"""Flawed lock `wrong-argument`: the script receives the owner, but stores the TTL instead."""
+"""Flawed lock: the script receives the owner, but stores the TTL instead."""
 
 from __future__ import annotations
 

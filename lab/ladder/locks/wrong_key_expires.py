@@ -1,4 +1,4 @@
-"""Flawed lock `wrong-key-expires`: it sets the TTL on a different key."""
+"""Flawed lock: it sets the TTL on a different key."""
 
 from __future__ import annotations
 

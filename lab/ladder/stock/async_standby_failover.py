@@ -1,4 +1,4 @@
-"""Flawed rung `async-standby-failover`: the customer is told about the order before the standby has received it."""
+"""Flawed way of selling: the customer is told about the order before the standby has received it."""
 
 from __future__ import annotations
 

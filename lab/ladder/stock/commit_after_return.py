@@ -1,4 +1,4 @@
-"""Flawed rung `commit-after-return`: the function returns before it reaches the line that commits."""
+"""Flawed way of selling: the function returns before it reaches the line that commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `compute-and-overwrite`: it reads the stock, subtracts in memory and writes the result."""
+"""Flawed way of selling: it reads the stock, subtracts in memory and writes the result."""
 
 from __future__ import annotations
 

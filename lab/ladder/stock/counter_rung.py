@@ -1,4 +1,4 @@
-"""Base class of the rungs in which a counter in Redis decides alone, and Postgres checks nothing."""
+"""Base class of flawed ways of selling in which a counter in Redis decides alone, and Postgres checks nothing."""
 
 from __future__ import annotations
 

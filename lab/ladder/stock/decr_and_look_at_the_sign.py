@@ -1,4 +1,4 @@
-"""Flawed rung `decr-and-look-at-the-sign`: it decrements the counter first, then checks whether that was allowed."""
+"""Flawed way of selling: it decrements the counter first, then checks whether that was allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `duplicate-click`: each request becomes an order, even if the same request was already saved."""
+"""Flawed way of selling: each request becomes an order, even if the same request was already saved."""
 
 from __future__ import annotations
 

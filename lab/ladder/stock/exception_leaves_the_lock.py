@@ -1,4 +1,4 @@
-"""Flawed rung `exception-leaves-the-lock`: it locks, works and unlocks, without `finally`."""
+"""Flawed way of selling: it locks, works and unlocks, without `finally`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `lock-inside-the-transaction`: it unlocks first, and the transaction commits after that."""
+"""Flawed way of selling: it unlocks first, and the transaction commits after that."""
 
 from __future__ import annotations
 

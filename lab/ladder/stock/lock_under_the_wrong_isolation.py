@@ -1,4 +1,4 @@
-"""Flawed rung `lock-under-the-wrong-isolation`: it counts orders in a snapshot that is older than its lock."""
+"""Flawed way of selling: it counts orders in a snapshot that is older than its lock."""
 
 from __future__ import annotations
 

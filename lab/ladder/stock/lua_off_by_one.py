@@ -1,4 +1,4 @@
-"""Flawed rung `lua-off-by-one`: one script checks and decrements, but the check is wrong by one."""
+"""Flawed way of selling: one script checks and decrements, but the check is wrong by one."""
 
 from __future__ import annotations
 

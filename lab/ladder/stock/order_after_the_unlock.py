@@ -1,4 +1,4 @@
-"""Flawed rung `order-after-the-unlock`: one transaction takes the stock under the lock, a later one saves the order."""
+"""Flawed way of selling: one transaction takes the stock under the lock, a later one saves the order."""
 
 from __future__ import annotations
 

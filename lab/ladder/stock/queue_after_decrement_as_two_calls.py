@@ -1,4 +1,4 @@
-"""Flawed rung `queue-after-decrement-as-two-calls`: it decrements, then queues the order for a worker that saves it."""
+"""Flawed way of selling: it decrements, then queues the order for a worker that saves it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `redis-loses-its-last-second`: a counter in Redis decides alone, although it may be out of date."""
+"""Flawed way of selling: a counter in Redis decides alone, although it may be out of date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `redis-taken-then-the-process-dies`: the script takes units, but does not record whom they are for."""
+"""Flawed way of selling: the script takes units, but does not record whom they are for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `refusal-swallowed`: it catches the refusal, and then inserts the order all the same."""
+"""Flawed way of selling: it catches the refusal, and then inserts the order all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `retries-reported-as-sold-out`: a customer whose compare-and-set fails three times is told "sold out"."""
+"""Flawed way of selling: a customer whose compare-and-set fails three times is told "sold out"."""
 
 from __future__ import annotations
 

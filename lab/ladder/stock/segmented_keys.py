@@ -1,4 +1,4 @@
-"""Flawed rung `segmented-keys`: it splits the stock into N keys with a lock each, and tries only one of them."""
+"""Flawed way of selling: it splits the stock into N keys with a lock each, and tries only one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flawed rung `subtract-in-sql`: the database subtracts, but the code checks a value that it has read before."""
+"""Flawed way of selling: the database subtracts, but the code checks a value that it has read before."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class SubtractInSql(StockRung):
     The schedule that breaks it: one unit is left. Client A reads 1. B reads 1, subtracts and commits. A subtracts too,
     and the stock is -1.
 
-    Fixed by a check and a subtraction in one statement: `guarded-update`. The next rungs instead use a lock, so that
-    only one customer at a time checks. Source: article 002 (section 1.1, case two).
+    Fixed by a check and a subtraction in one statement: `guarded-update`. Source: article 002 (section 1.1, case two).
     """
 
     slug = "subtract-in-sql"

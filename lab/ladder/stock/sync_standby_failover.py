@@ -1,4 +1,4 @@
-"""`sync-standby-failover`, a sound rung: the customer is told only when the standby also has the order."""
+"""Sound way of selling: the customer is told only when the standby also has the order."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from lab.claims.comparisons import Measured, Part
 from lab.site.comparison.chart import Chart
 
 NAMES = ("guarded-update", "optimistic", "redlock", "row-lock", "segmented-lock", "zookeeper")
-"""The strategies and locks that the sections name. Each has a rung with the same name, to which the name links."""
+"""The strategies and locks that the sections name. Each has a page in the ladder, to which its name links."""
 NEAR = 0.9
 """Smallest ratio of two figures that counts as equal. Smaller differences change from run to run."""
 
@@ -51,7 +51,7 @@ class CurveSection:
 
 
 def sentence(text: str, **values: object) -> SafeString:
-    """Return a text with values for the names in braces. Names of rungs, such as `{row_lock}`, become links."""
+    """Return a text with values for the names in braces. Names such as `{row_lock}` become links."""
     links = {
         name.replace("-", "_"): format_html('<a href="{}">{}</a>', reverse("lab-rung", args=[name]), name)
         for name in NAMES

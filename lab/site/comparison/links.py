@@ -1,4 +1,4 @@
-"""Links from a rung's page to the rows of the comparison that measure the rung."""
+"""Links from the page of a lock or way of selling to its rows in the comparison."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The lab's pages: the ladder, a rung, the game in which the visitor is the scheduler, and the essays."""
+"""The lab's pages: the ladder, each lock and way of selling, the game with the visitor as scheduler, and the essays."""

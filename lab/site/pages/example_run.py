@@ -1,4 +1,4 @@
-"""The run that a rung's page shows: the witness that breaks the rung, or a schedule that the rung survives."""
+"""The run on the page of a rung (a lock or way of selling): the witness that breaks it, or one that it survives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The path "Your first ten minutes": five rungs from no lock to the fence. On each, the visitor schedules the steps."""
+"""The path "Your first ten minutes": five locks of the ladder, up to the fence. The visitor schedules their steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PathGoal:
 
 @dataclass(frozen=True)
 class Station:
-    """A rung of the path, with a story and goals.
+    """A lock on the path, with a story and goals.
 
     Attributes:
         slug: slug of the rung.
@@ -295,7 +295,7 @@ PLAIN_STEPS = (
 
 
 def station_of(slug: str) -> Station | None:
-    """Return the station of a rung. None if the rung is not on the path."""
+    """Return the station of a lock. None if the lock is not on the path."""
     return next((station for station in STATIONS if station.slug == slug), None)
 
 

@@ -1,4 +1,4 @@
-"""Shared code of the pages on which the visitor is the scheduler: find a rung, replay choices, list the next ones."""
+"""Shared code of the pages on which the visitor is the scheduler: replay choices, list the next ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first page of the lab: a map of all rungs by track and level, with a filter."""
+"""The first page of the lab: a map of all rungs (locks and ways of selling) by track and level, with a filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The levels of the ladder: consecutive rungs of a track that are about the same question."""
+"""The levels of the ladder: consecutive locks or ways of selling that are about one question."""
 
 from __future__ import annotations
 

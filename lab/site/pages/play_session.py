@@ -1,4 +1,4 @@
-"""A visitor's session as the scheduler of a rung. It is stored only in the page's address, not on the server."""
+"""A visitor's session as the scheduler of a lock or way of selling. Only the page's address stores it."""
 
 from __future__ import annotations
 

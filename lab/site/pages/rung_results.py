@@ -1,4 +1,4 @@
-"""The stored results of a rung: its witness, its searches and its stress runs."""
+"""The stored results of a rung (a lock or way of selling): its witness, its searches and its stress runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source code of a rung: its important lines with highlighting, and the diff to the code that fixes it."""
+"""The source code of a rung (a lock or way of selling): its important lines, and the diff to its fix."""
 
 from __future__ import annotations
 

@@ -42,4 +42,4 @@ ARTICLES = {
     "003": gettext_noop("“How to implement a Redis lock correctly”"),
     "004": gettext_noop("“A simple Redis lock”"),
 }
-"""Titles of the Chinese articles in which the rungs were found, by number. Docstrings of rungs name these numbers."""
+"""Titles of the Chinese articles in which the flawed code was found, by number. Docstrings name these numbers."""

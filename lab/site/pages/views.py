@@ -1,4 +1,4 @@
-"""The pages of a rung, and the essays. They replay schedules in sandboxes and do not touch the shop's data."""
+"""The pages of a rung (a lock or way of selling), and the essays. They do not touch the shop's data."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ NEEDS_OTHER_SERVERS = frozenset({"etcd-lock", "redlock", "zookeeper-lock"})
 """Strategies that need servers which a race does not start."""
 STRATEGIES = tuple(name for name in registry.NAMES if name not in NEEDS_OTHER_SERVERS)
 RACERS = (*RUNGS, *STRATEGIES)
-"""All rungs and strategies that may race, in the order of the page."""
+"""All flawed ways of selling (rungs) and strategies that may race, in the order of the page."""
 PRESELECTED = ("compute-and-overwrite", "subtract-in-sql", "redis-lock", "guarded-update")
 MOST_RACERS = 6
 

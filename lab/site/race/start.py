@@ -34,7 +34,7 @@ def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) 
     """Start a race. Return while it runs.
 
     Args:
-        names: names of rungs and strategies, each once.
+        names: names of ways of selling, each once.
         clients: number of customers who order at the same time.
         stock: units for each racer.
         visitor: IP address of the visitor who starts the race.

@@ -25,7 +25,7 @@ class Racer:
     """One way of selling in a race, and its progress.
 
     Attributes:
-        name: name of a rung or a strategy.
+        name: slug of a flawed way of selling, or name of a strategy.
         wanted: orders that will be tried; 0 until its burst begins.
         answered: customers who were told that they have bought.
         refused: customers who were told that it is sold out.
