@@ -26,13 +26,13 @@ from lab.workloads.experiment import Experiment
 from lab.workloads.registry import faults_of
 
 PAUSES = (0.0, 0.0002, 0.001, 0.005)
-"""Maximum pauses of a client before a step, in seconds. Each attempt draws one of them."""
+"""Maximum pauses of a client before a step, in seconds. Each attempt picks one at random."""
 LOOKS = 5
-"""How often each waiting client must check in vain before time may pass, or before the run counts as stuck."""
+"""How many checks of every waiting client must fail before time may pass, or before the run counts as stuck."""
 STUCK_AFTER = 0.2
 """Seconds without progress after which a run without a fault counts as stuck, if all clients wait."""
 LIMIT = 30.0
-"""Seconds after which an attempt is ended."""
+"""Maximum duration of an attempt in seconds."""
 
 
 class RunningClock(Clock):
@@ -172,7 +172,7 @@ class Attempt:
         return True
 
     def _watch(self) -> Violation | None:
-        """Return when all clients are done or something is broken. If all of them only wait for time, let it pass."""
+        """Return when all clients are done or something is broken. Let time pass while every client waits."""
         began = since = time.monotonic()
         before, passes = self._progress(0), 0
         looks = self._looks()

@@ -88,7 +88,7 @@ class _Search:
         module, name = root.split(":") if isinstance(root, str) else (root.__module__, root.__qualname__)
         if module.partition(".")[0] in ROOMS:
             self._use((module, name))
-        else:  # A rung of another package is hashed by its source.
+        else:  # A root in another package is hashed by the source of its module.
             self._found[f"{module}.{name}"] = inspect.getsource(inspect.getmodule(root))  # type: ignore[arg-type]
 
     def run(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""The servers on which a command runs schedules."""
+"""Start the servers on which a command runs schedules."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from lab.claims.definitions import ROOT
 from lab.ladder.catalogue import LADDER
 
 Part = Literal["strategies", "locks", "segments", "contention", "retry-delay"]
-"""A part of the comparison."""
+"""A part of the comparison, the set of benchmarks that the lab's pages show."""
 
 BUILDERS = "lab.workloads.registry:BUILDERS"
 """The table of experiments. The row of a lock or way of selling leads to all code that its experiment runs."""

@@ -26,7 +26,7 @@ _told_to_end = False
 
 
 def begin() -> None:
-    """Set up this process."""
+    """Set up this process: Django, logging, signals, and a thread that ends it with its parent."""
     import django
 
     django.setup()

@@ -19,7 +19,7 @@ class Clock(Protocol):
 
 
 class Watchdog(Protocol):
-    """Renews the leases of one actor when the schedule says so."""
+    """Renews the leases of one actor, at moments that the schedule chooses."""
 
     def tick(self) -> float:
         """Renew the leases that are due."""

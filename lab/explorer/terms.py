@@ -1,4 +1,4 @@
-"""The vocabulary of a schedule: invariants, faults, and the step that an actor is about to take."""
+"""Terms of schedules. A schedule is the order in which actors take their steps, with faults in between."""
 
 from __future__ import annotations
 

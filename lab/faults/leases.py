@@ -26,7 +26,7 @@ class LeaseFaults:
     """
 
     ticks = 3
-    """Number of renewal intervals after which a grant that is not renewed has ended on the server."""
+    """After this many renewal intervals without a renewal, a grant has ended on the server."""
 
     def __init__(self, sandbox: Sandbox, history: History) -> None:
         self.sandbox = sandbox

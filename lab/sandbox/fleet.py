@@ -133,7 +133,7 @@ class Fleet:
         return node
 
     def address(self, place: str) -> Path:
-        """Return the socket path at which clients look for the server of a place."""
+        """Return the socket path of a place, at which clients find its server."""
         return self._outer / f"at-{place}"
 
     def serve(self, place: str, node: Node | None) -> None:

@@ -73,11 +73,11 @@ class _Stopping:
 
 
 class StoppingConnection(_Stopping, Connection):
-    """A stopping connection over TCP."""
+    """A TCP connection to Redis that stops before each command."""
 
 
 class StoppingSocket(_Stopping, UnixDomainSocketConnection):
-    """A stopping connection over a Unix socket."""
+    """A Unix socket connection to Redis that stops before each command."""
 
 
 class StoppingDatabase(DatabaseWrapper):

@@ -1,4 +1,4 @@
-"""The watchdogs of a schedule. Each actor has one, which renews its leases only when the schedule says so."""
+"""The watchdogs of a schedule. Each actor has one, which renews leases only at moments that the schedule chooses."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class StockSerializer(serializers.Serializer[Any]):
 
 
 class Stock(APIView):
-    """Set the lab's stock of a sku, as staff, and read its figures, as any user."""
+    """The lab's stock of a sku. Staff may set it, and any user may read its figures."""
 
     def get_permissions(self) -> list[Any]:
         return [IsAdminUser() if self.request.method == "PUT" else IsAuthenticated()]

@@ -15,7 +15,7 @@ def sell(client: Any, lock: Lock, inside: AbstractContextManager[None]) -> str:
     Args:
         client: redis-py's client.
         lock: the lock object of this client.
-        inside: context manager that covers the time from the grant of the lock to the sale.
+        inside: context manager for the critical section, from the grant of the lock to the sale.
 
     Returns:
         The answer to the buyer.

@@ -35,17 +35,14 @@ class Experiment:
 
     @property
     def entry(self) -> LadderEntry:
-        """The rung."""
         return self.workload.entry
 
     @property
     def name(self) -> str:
-        """The slug of the rung."""
         return self.entry.slug
 
     @property
     def names(self) -> Sequence[str]:
-        """The clients' names."""
         return self.workload.names
 
     @property
@@ -55,12 +52,10 @@ class Experiment:
 
     @property
     def history(self) -> History:
-        """What has happened in the current run."""
         return self.workload.history
 
     @property
     def environment(self) -> Sandbox:
-        """The sandbox."""
         return self.workload.sandbox
 
     def begin(self) -> Mapping[str, Job]:

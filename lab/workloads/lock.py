@@ -68,7 +68,7 @@ class LockWorkload(Workload):
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """During the `with` block, from the grant to the end of the work, count the client as inside."""
+        """Record that the client is in the critical section during the `with` block."""
         self.history.enter(name)
         yield
         self.history.leave(name)
@@ -99,9 +99,9 @@ class RedisLockWorkload(LockWorkload):
         return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        # the grant of a dead holder has expired, and also an offer of the lock to dead waiters
+        # a grant or hand-over to a client that has died is over
         self.sandbox.pass_time(1.01 * TTL)
-        for _ in range(2):  # the first attempt may itself offer the lock to dead waiters; the second must succeed
+        for _ in range(2):  # the first attempt may still hand the lock to dead waiters; the second must succeed
             lock = RedisLock(self.sandbox.redis, "stock", ttl=LATE_TTL, renew=False)
             lease = lock.acquire(blocking=False)
             if lease is not None:
@@ -146,7 +146,7 @@ class ReentrantWorkload(NestedWorkload):
 
 
 class MergeWorkload(LockWorkload):
-    """Sources that each add a part to one record."""
+    """Clients, called sources, that each add a part to one record."""
 
     def prepare(self) -> Mapping[str, Job]:
         self.sandbox.redis.set(RECORD, json.dumps({"0": ""}))

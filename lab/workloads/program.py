@@ -83,7 +83,7 @@ class Worker:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Count the client as inside during the `with` block."""
+        """Report that the client is in the critical section during the `with` block."""
         self.tell("enters")
         yield
         self.tell("leaves")

@@ -32,7 +32,7 @@ NODE_TIMEOUT = 10.0
 PAUSE = 0.1
 """Duration, in seconds on the schedule's clock, of a pause that has a random length in production."""
 RETRY_DELAY = 0.005
-"""Seconds between two attempts of a client in a stress run. A client is inside for about as long."""
+"""Seconds between two attempts of a client in a stress run: about as long as a client holds the lock."""
 MINORITY = "N"
 """The name, in schedules, of the actor that reconnects the two nodes that cannot be reached at first."""
 BACK = "back"

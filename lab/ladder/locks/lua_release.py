@@ -8,10 +8,10 @@ from lab.ladder.locks.rung import COMPARE_AND_DELETE, WITH_A_TTL, LockRung
 class LuaRelease(LockRung):
     """Flawed: the release is right and takes one round trip, but the TTL can be shorter than the work.
 
-    Most articles end here. The TTL is a guess about how long the work takes, and on the day of the sale the guess is
-    wrong. The schedule that breaks it: client A acquires the lock, and its work takes longer than the TTL. B acquires
-    the lock too. Both are in the critical section. A could notice the expiry on its own clock, but nothing makes A
-    check.
+    Most articles recommend this release. The TTL is a guess about how long the work takes, and on the day of the sale
+    it is wrong. The schedule that breaks it: client A acquires the lock, and its work takes longer than the TTL. B
+    acquires the lock too. Both are in the critical section. A could notice the expiry on its own clock, but nothing
+    makes A check.
 
     Fixed by a watchdog that extends the lock: `renewal`. Source: articles 000, 002 (section 3.3), 003 and 004.
     """

@@ -14,8 +14,8 @@ class RedlockNoFsync(FaultRung):
     without the grant. The two nodes come back, and B asks for the lock. Three nodes now know of no grant, and three are
     a majority.
 
-    If all five nodes have granted the lock, two of them may restart. If only three have, none may. The holder does not
-    know how many nodes granted it the lock.
+    A grant by all five nodes survives the restart of two of them. A grant by three survives none, and the holder does
+    not know how many have granted.
 
     Fixed by nodes that sync each write to disk (`appendfsync always`, which costs a disk wait per grant), or that stay
     away for the longest TTL in use after a restart: `redlock`. Source: article 002, section 4.2.2.

@@ -1,7 +1,7 @@
-"""Base classes of the lock rungs: the claim of a rung, waiters that poll, and the counter that the lock protects.
+"""Base classes of the lock rungs. A rung is one step of the ladder: here a lock with a claim, flawed or sound.
 
-A rung is one step of the ladder: a lock with a claim, flawed or sound. A lock rung implements two methods: `take`
-acquires the lock and `free` releases it. The lesson is how these two methods differ between two neighbouring rungs.
+A lock rung implements two methods: `take` acquires the lock and `free` releases it. The lesson is how these two methods
+differ between two neighbouring rungs.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class LockRung(Rung, Lock):
         """Release the lock. Return whether there was a lock to release."""
 
     def owner(self) -> str:
-        """Return a value that should distinguish this owner from every other."""
+        """Return the text that identifies this owner. It should differ from that of every other owner."""
         return secrets.token_hex(16)
 
     def sell(self, stock: str, timeout: float | None = None) -> bool:

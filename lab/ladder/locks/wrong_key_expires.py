@@ -6,13 +6,13 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 
 
 class WrongKeyExpires(LockRung):
-    """Flawed: the name of the key is written twice in the code, and the second name is a different one.
+    """Flawed: the code names the key twice, and the second name is a different one.
 
     PEXPIRE on a missing key is not an error. It replies 0, and the code ignores the reply. The schedule that breaks it:
     client A acquires the lock and dies, at any moment. The lock has no TTL, although A's own clock says that it has
     one.
 
-    Fixed by writing the key once: `set-nx-ex`. Source: article 000, whose published listing does this.
+    Fixed by naming the key once: `set-nx-ex`. Source: article 000, whose published listing does this.
     """
 
     slug = "wrong-key-expires"

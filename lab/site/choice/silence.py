@@ -27,7 +27,7 @@ HOLDER_KNOWS = gettext_noop("As with a dead machine. The lease of the holder end
 
 @dataclass(frozen=True)
 class Silence:
-    """For how long something stays held after its client falls silent.
+    """For how long a lock stays held after its client falls silent.
 
     Attributes:
         machine: after the machine has died.
@@ -45,7 +45,7 @@ class Silence:
 
     @property
     def killed(self) -> str:
-        """For how long it stays held after its process was killed."""
+        """For how long the lock stays held after its holder's process was killed."""
         return self.process or self.machine
 
 

@@ -168,7 +168,7 @@ def supported_arguments(measured: Mapping[Part, Measured | None]) -> Iterator[Sa
 
 
 def _named() -> dict[str, object]:
-    """Return what the texts name beside the two rows: settings of the measured code, a section, and sources."""
+    """Return values for the other names in the texts: settings of the measured code, and links to their sources."""
     return {
         "redis_py_sleep": f"{REDIS_PY_SLEEP:g}",
         "redlock_delay": f"{REDLOCK_RETRY_DELAY:g}",

@@ -14,10 +14,10 @@ from lab.site.comparison.chart import Chart, Series, line_chart
 from lab.site.comparison.curves import NEAR, Cell, CurveSection, listed, ratio, sentence
 
 CLAIMED = 5
-"""The number of segments in the claim."""
+"""Number of segments in the claim that five segments are five times as fast."""
 STYLES = ("first", "second", "third", "fourth")
 BUSY = 0.85
-"""Share of busy processors from which the processors count as the limit."""
+"""Share of busy processors, from 0 to 1, from which the processors count as the limit."""
 
 
 def segments_section(measured: Measured | None) -> CurveSection:

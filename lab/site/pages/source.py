@@ -117,7 +117,7 @@ def _file(path: Path, used: Iterable[int] = (), *, whole: bool) -> SourceFile:
 @cache
 def _highlighted(path: Path) -> tuple[SafeString, ...]:
     html = highlight(path.read_text(encoding="utf-8"), PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
-    # Long lines wrap after a bracket.
+    # Let long lines wrap after a bracket.
     return tuple(mark_safe(line.replace("(", "(<wbr>")) for line in html.splitlines())  # noqa: S308 - escaped
 
 

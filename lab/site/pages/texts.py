@@ -8,7 +8,8 @@ from django.utils.translation import gettext_noop
 
 from lab.explorer.terms import Invariant
 
-if TYPE_CHECKING:  # The filters of templates read this file in every process; the catalogue loads all rungs.
+# Import the catalogue for types only: it loads all locks, and template filters import this file in every process.
+if TYPE_CHECKING:
     from lab.ladder.catalogue import Track
 
 TRACKS: dict[Track, str] = {
