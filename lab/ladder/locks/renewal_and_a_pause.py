@@ -9,10 +9,10 @@ from locking import RedisLock
 class RenewalAndAPause(FaultRung):
     """Flawed: a lock expires by itself, and nothing makes its holder check this before it writes.
 
-    The lock is the sound `RedisLock`. It is right to let B in, because a holder that is silent for a whole TTL may be
-    dead. The schedule that breaks it: client A acquires the lock and reads the stock. Its process and its watchdog are
-    paused for longer than the TTL (garbage collection, SIGSTOP, a virtual machine that is moved). B acquires the lock,
-    reads the same stock and writes. A wakes and overwrites what B has written.
+    The lock is the sound `RedisLock`. A holder that is silent for a whole TTL may be dead, so the lock must let another
+    client in. The schedule that breaks it: client A acquires the lock and reads the stock. Its process and its watchdog
+    are paused for longer than the TTL (garbage collection, SIGSTOP, a virtual machine that is moved). B acquires the
+    lock, reads the same stock and writes. A wakes and overwrites what B has written.
 
     A longer TTL makes this rarer. A check of the lease before the write makes the gap smaller, but the pause may come
     after the check. No lock can close the gap, because the store does not ask the lock whether a write is allowed.

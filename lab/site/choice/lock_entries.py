@@ -24,7 +24,7 @@ class GuideEntry:
     Args:
         lock: the class of the lock.
         needs: the servers that it runs on.
-        example: code that creates one.
+        example: code that creates a lock.
         costs: the cost of an uncontended acquire and release, and of holding and waiting.
         fails: when two clients may hold it, or no client can get it.
         choose: when it is the right choice.

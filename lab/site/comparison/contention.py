@@ -14,7 +14,7 @@ from lab.site.comparison.curves import NEAR, Cell, CurveSection, sentence
 
 
 def contention_section(measured: Measured | None) -> CurveSection:
-    """Return the section. None: nothing was measured, so it has no figures."""
+    """Return the section for a stored measurement. Without one, it has no figures."""
     title = _("Optimistic: how many updates fail?")
     claim = sentence(
         _(

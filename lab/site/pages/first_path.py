@@ -12,7 +12,7 @@ from lab.explorer.terms import Fault
 from lab.explorer.trace import Trace
 
 KEY = "rung:stock"
-"""The Redis key of the lock, on the rungs of this path that have one key."""
+"""The Redis key that stores the lock, for those locks of this path that have only one key."""
 
 
 @dataclass(frozen=True)
