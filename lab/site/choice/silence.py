@@ -1,4 +1,4 @@
-"""For how long a lock stays held after its client is gone.
+"""How long a lock stays held after its client is gone.
 
 The client's process was killed, its machine died, or its network was cut. The last two close no connection. Each text
 has its source, and each figure is read from the settings of the code. `tests/locking/test_silent_machine.py` drops the
@@ -27,7 +27,7 @@ HOLDER_KNOWS = gettext_noop("As with a dead machine. The lease of the holder end
 
 @dataclass(frozen=True)
 class Silence:
-    """For how long a lock stays held after its client falls silent.
+    """How long a lock stays held after its client falls silent.
 
     Attributes:
         machine: after the machine has died.
@@ -45,7 +45,7 @@ class Silence:
 
     @property
     def killed(self) -> str:
-        """For how long the lock stays held after its holder's process was killed."""
+        """How long the lock stays held after its holder's process was killed."""
         return self.process or self.machine
 
 
@@ -115,7 +115,7 @@ FIGURES = {
 
 
 def silence_of(lock: type[Lock]) -> Silence:
-    """Return for how long a lock of this class stays held after its client is gone."""
+    """Return how long a lock of this class stays held after its client is gone."""
     if issubclass(lock, SessionLock):
         return KEEPALIVE
     return {
