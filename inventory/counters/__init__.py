@@ -1,1 +1,1 @@
-"""Stock counters in Redis: whole, one counter per sku, and segmented, several counters per sku."""
+"""Stock counters in Redis: one per sku (`whole.py`), or one per segment of a sku (`segmented.py`)."""

@@ -8,11 +8,11 @@ from pathlib import Path
 INVENTORY = Path(__file__).parent.parent
 FOLDERS = (INVENTORY / "counters" / "lua", INVENTORY / "queue" / "lua")
 SHARED = "items_of"
-"""The script with which every other one begins."""
+"""Name of the script whose text comes before that of every other script."""
 
 
 def script(name: str) -> str:
-    """Return the text of a script by the name of its file. The text of the shared script comes before it."""
+    """Return the text of a script by the name of its file, with the text of the shared script before it."""
     return f"{_read(SHARED)}\n{_read(name)}"
 
 

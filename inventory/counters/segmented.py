@@ -1,7 +1,8 @@
-"""Several counters per sku in Redis: one for each segment, and a key that holds the number of segments.
+"""Stock counters in Redis for skus that are split into segments: one counter per segment.
 
-A segment's counter is an ordinary counter (see `whole.py`) under a name of its own. Reservations use that name, so
-units go back to the segment that they came from. While nothing is in progress, `all counters + reserved = on hand`.
+A segment's counter is an ordinary counter (see `whole.py`) under a name of its own. Reservations store that name, so
+units go back to the segment that they came from. While no order is in progress, the counters of a sku plus its reserved
+units equal its units on hand in Postgres.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ REBALANCE = script("rebalance")
 
 
 def segment_count_key(sku: str) -> str:
-    """Return the key of the number of segments of a sku. The number never shrinks before the sale has ended."""
+    """Return the Redis key of a sku's number of segments. This number never shrinks while the sale runs."""
     return f"{{stock}}:segments:{sku}"
 
 
 def segment_name(sku: str, number: int) -> str:
     """Return the counter name of a segment.
 
-    Postgres allows no zero byte in a sku, so names are unique. The zero byte sorts first, so names keep the order of
-    skus.
+    Postgres allows no zero byte in a sku, so names are unique. The zero byte sorts first, so names sort as their skus
+    do.
     """
     return f"{sku}\0{number}"
 
 
 class SegmentCounters(Counters):
-    """The segments' counters of one Redis."""
+    """The counters of segments in one Redis server."""
 
     def __init__(self, client: Redis) -> None:
         super().__init__(client)
         self._rebalance: Any = client.register_script(REBALANCE)
 
     def segments(self, sku: str, guess: int = 0) -> tuple[Sequence[int], int] | None:
-        """Return the units of each segment, and the units reserved from all of them, read at one moment.
+        """Return the units in the counter of each segment, and the units reserved from all of them, read atomically.
 
         Args:
             guess: the expected number of segments. A right guess saves a round trip.
@@ -61,13 +62,13 @@ class SegmentCounters(Counters):
             guess = int(segment_count)
 
     def totals(self, skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """Return the units of each sku that Redis may still admit and the units reserved, for skus with segments."""
+        """Return (units in all counters, units reserved) of each sku that has segments."""
         known = self.client.mget(map(segment_count_key, skus)) if skus else []
         found = {sku: self.segments(sku, int(many)) for sku, many in zip(skus, known, strict=True) if many is not None}
         return {sku: (sum(each[0]), each[1]) for sku, each in found.items() if each is not None}
 
     def rebalance(self, sku: str, known: int, segment_count: int, first: int) -> int | None:
-        """Distribute the units of a sku evenly over its segments after the first one has got what it needs.
+        """Give the first segment of a sku `first` units, and distribute the rest evenly over all segments.
 
         Args:
             known: the number of segments whose locks the caller holds.
@@ -84,10 +85,11 @@ class SegmentCounters(Counters):
     def load_segments(
         self, sku: str, segment_count: int, on_hand: int, committed: Collection[UUID], *, make: bool
     ) -> int | None:
-        """Set the counters of a sku to the units on hand minus the units reserved, evenly distributed. See `load`.
+        """Set the counters of a sku's segments to equal parts of its units on hand minus its units reserved.
 
         Args:
             segment_count: the number of segments that get units; existing segments beyond it are emptied.
+            on_hand, committed, make: as in `Counters.load`, which also says what is returned.
         """
         while True:
             found = self.segments(sku, segment_count)
@@ -98,7 +100,7 @@ class SegmentCounters(Counters):
                 return units[1] - units[0] if found else 0
 
     def unload_segments(self, skus: Iterable[str]) -> None:
-        """Delete the counters of skus whose sale has ended, or whose counters are wrong."""
+        """Delete the segment counters of skus whose sale has ended, or whose counters are wrong."""
         for sku in skus:
             if (found := self.segments(sku)) is not None:
                 self.client.delete(segment_count_key(sku), *_counter_keys(sku, len(found[0])))

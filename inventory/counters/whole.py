@@ -1,7 +1,8 @@
-"""One counter per sku in Redis, and a reservation for each order that has taken units from it.
+"""Stock counters in Redis, one per sku, and a reservation for each order that has taken units and is not saved yet.
 
-Redis admits an order; Postgres decides on it. While nothing is in progress, `counter + reserved = on hand`; `load`
-restores that equation. Every key has the hash tag `{stock}`, so that one script may use the keys of several skus.
+Redis only admits an order; Postgres decides whether it is sold. While no order is in progress, counter + reserved units
+= units on hand in Postgres; `load` restores that equation. Every key has the hash tag `{stock}`, so that one script may
+use the keys of several skus.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ logger = logging.getLogger(__name__)
 RESERVATIONS = "{stock}:reserved"
 """Hash of order id to reservation."""
 RESERVED_UNITS = "{stock}:reserved:units"
-"""Hash of counter name to the sum of its reservations."""
+"""Hash of counter name to the units that are reserved from it."""
 TAKE = script("take")
 END_RESERVATION = script("end_reservation")
 LOAD = script("load")
 RECOUNT = script("recount")
 RECOUNTED = 2000
-"""Reservations that one script adds up. It takes 0.03 ms for each, and Redis answers nobody meanwhile."""
+"""Maximum number of reservations that `recount` adds up. Each takes 0.03 ms, during which Redis serves nobody."""
 ENTRY = re.compile(r"(\d+-\d+)?")
 BUYER = re.compile(r"(\d+:\d+)?")
 
 
 def counter_key(name: str) -> str:
-    """Return the key of a counter: the units that Redis may still admit.
+    """Return the Redis key of a counter, which holds the units that can still be reserved.
 
     Args:
         name: the sku, or the name of one of its segments.
@@ -67,11 +68,12 @@ class Reservation:
 
 Unended = deque[tuple[UUID, tuple[str, ...], str]]
 UNENDED = 10_000
-"""Ends that a process remembers. Reconciliation makes up for those it forgets."""
+"""Maximum number of reservations that a process remembers because Redis did not end them. Reconciliation ends the
+rest."""
 
 
 class Counters:
-    """The counters of one Redis.
+    """The stock counters in one Redis server.
 
     Args:
         client: a redis-py client that returns text or bytes.
@@ -84,7 +86,7 @@ class Counters:
         self._load: Any = client.register_script(LOAD)
         self._recount: Any = client.register_script(RECOUNT)
         self.unended: Unended = deque(maxlen=UNENDED)
-        """Ends of reservations that Redis did not take. A strategy uses one for all orders of its process."""
+        """Reservations that Redis did not end, because it did not answer. All orders of a strategy share one list."""
 
     def load(self, sku: str, on_hand: int, committed: Collection[UUID], *, make: bool) -> int | None:
         """Set the counter of a sku to the units on hand minus the units reserved.
@@ -92,7 +94,7 @@ class Counters:
         Args:
             on_hand: units in Postgres. The caller holds the sku's row lock until this returns.
             committed: ids of orders that have a reservation and are saved already.
-            make: create a missing counter; otherwise it is left alone.
+            make: create a missing counter; otherwise it stays missing.
 
         Returns:
             Units that were added to the counter, 0 for one that was created; None if there is no counter.
@@ -109,18 +111,18 @@ class Counters:
             self.client.delete(*keys)
 
     def take(self, order: OrderRequest) -> None:
-        """Take the units of every item of an order, or none, and reserve them. A repeated call takes nothing more.
+        """Take the units of all items of an order from their counters and reserve them, or take none. Idempotent.
 
         Raises:
             SoldOut, StockReserved, StockNotLoaded: nothing was taken.
-            StockUnavailable: Redis did not answer. Units that it may have taken are given back; if that gets no answer
-                either, the reservation stays until `end_again` or until the stock is reconciled.
+            StockUnavailable: Redis did not answer. Units that it may have taken are given back. If Redis does not
+                answer this either, `end_again` or reconciliation gives them back later.
         """
         reservation = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
         try:
             answer, position, left = self._take(_keys(order.skus), [str(order.id), reservation])
         except RedisError as error:
-            # A customer who tries again sends a new order, which would take the same units a second time.
+            # Give the units back: a customer's retry is a new order, which would take them a second time.
             self._end(order.id, order.skus, "back")
             raise StockUnavailable(f"Redis did not answer: {error}") from error
         item = order.items[int(position) - 1]
@@ -133,13 +135,14 @@ class Counters:
                 raise StockNotLoaded(f"{item.sku} has no counter in Redis: preheat its sale.")
 
     def give_back(self, order_id: UUID, names: Iterable[str]) -> bool:
-        """Put back the units of an order that certainly was not saved. Idempotent.
+        """Return the reserved units of an order to their counters. Idempotent.
 
         Args:
+            order_id: an order that was certainly not saved.
             names: counter names of its items, in the order of the items.
 
         Returns:
-            Whether the order had a reservation; False as well if Redis did not answer.
+            Whether the order had a reservation; also False if Redis did not answer.
         """
         return self._end(order_id, names, "back")
 
@@ -160,11 +163,11 @@ class Counters:
             return False
 
     def end_again(self) -> None:
-        """End the reservations that Redis did not end when it was asked, so that nobody waits for their units."""
+        """Try again to end the reservations in `unended`, so that other orders need not wait for their units."""
         for _ in range(len(self.unended)):
             try:
                 order_id, names, outcome = end = self.unended.popleft()
-            except IndexError:  # Another thread has ended the last one.
+            except IndexError:  # Another thread has taken the last entry.
                 return
             try:
                 self._end_reservation(_keys(names), [str(order_id), outcome])
@@ -179,30 +182,30 @@ class Counters:
         return sorted({name.partition("\0")[0] for name in names})
 
     def counted(self, skus: Sequence[str]) -> list[str]:
-        """Return those skus that have a counter, whatever it holds."""
+        """Return those skus that have a counter, even if it is at 0."""
         with self.client.pipeline(transaction=False) as pipe:
             for sku in skus:
                 pipe.exists(counter_key(sku))
             return [sku for sku, exists in zip(skus, pipe.execute(), strict=True) if exists]
 
     def left(self, skus: Sequence[str]) -> Mapping[str, int | None]:
-        """Return the units of each sku that Redis may still admit; None where there is no counter."""
+        """Return the units in the counter of each sku; None for a sku without a counter."""
         if not skus:
             return {}
         counts = self.client.mget([counter_key(sku) for sku in skus])
         return {sku: None if count is None else int(count) for sku, count in zip(skus, counts, strict=True)}
 
     def reserved(self) -> Mapping[str, int]:
-        """Return the units reserved by counter name."""
+        """Return the units that are reserved, by counter name."""
         return {text(name): int(units) for name, units in self.client.hgetall(RESERVED_UNITS).items()}
 
     def recount(self) -> list[tuple[str, int, int]]:
-        """Set the units reserved to the sum of the reservations.
+        """Correct the stored sums of reserved units by adding up all reservations.
 
-        Nothing is done while a reservation cannot be read, or while there are more than `RECOUNTED`.
+        Nothing is changed if a reservation cannot be read, or if there are more than `RECOUNTED`.
 
         Returns:
-            Sku, units before and units after, for each value that was wrong.
+            (sku, units before, units after) for each sum that was wrong.
         """
         wrong = self._recount([RESERVATIONS, RESERVED_UNITS], [RECOUNTED])
         return sorted((text(name).partition("\0")[0], int(before), int(after)) for name, before, after in wrong)
@@ -228,7 +231,7 @@ class Counters:
 
 def _reservation(order_id: bytes | str, encoded: bytes | str) -> Reservation:
     fields = orjson.loads(encoded)
-    # The scripts do not read a reservation with fractions of a unit, so it must not be read here either.
+    # Reject fractions of a unit: the Lua scripts cannot read such a reservation, and both must agree.
     items = [(str(name), _whole(units)) for name, units, *_ in fields["items"]]
     entry, buyer = fields.get("entry", ""), fields.get("buyer", "")
     if not (ENTRY.fullmatch(entry) and BUYER.fullmatch(buyer)):
@@ -247,5 +250,5 @@ def _keys(names: Iterable[str]) -> list[str]:
 
 
 def text(value: bytes | str) -> str:
-    """Decode a value from a client, whether or not the client decodes."""
+    """Return a value from Redis as text, whether the client returns bytes or text."""
     return value.decode() if isinstance(value, bytes) else value

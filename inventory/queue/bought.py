@@ -20,12 +20,12 @@ CORRECT = script("correct_bought")
 
 
 def bought_key(sku: str) -> str:
-    """Return the key of the units bought of a sku: a hash of "sale:customer" to units."""
+    """Return the Redis key of a hash of "sale:customer" to units bought of a sku."""
     return f"{{stock}}:bought:{sku}"
 
 
 class BoughtUnits:
-    """The units bought, in one Redis. The queue's script adds to them when it accepts an order."""
+    """The units bought per customer, in one Redis server. `enqueue.lua` adds to them when it accepts an order."""
 
     def __init__(self, client: Redis) -> None:
         self.client: Any = client
@@ -33,7 +33,7 @@ class BoughtUnits:
         self._correct: Any = client.register_script(CORRECT)
 
     def of(self, sku: str) -> Mapping[Buyer, int]:
-        """Return the units of a sku that each customer has queued or bought; empty if Redis does not count them."""
+        """Return the units of a sku that each customer has queued or bought. Empty if Redis does not count this sku."""
         counted = {}
         for buyer, units in self.client.hgetall(bought_key(sku)).items():
             try:
@@ -51,10 +51,10 @@ class BoughtUnits:
             pipe.execute()
 
     def correct(self, sku: str, buyer: Buyer, before: int, after: int) -> bool:
-        """Set the units of a customer if they are still `before`, and return whether they were."""
+        """Set a customer's units of a sku, if they are still `before`. Return whether they were."""
         return bool(self._correct([bought_key(sku)], [buyer_text(*buyer), before, after]))
 
     def forget(self, skus: Sequence[str]) -> None:
-        """Delete the units bought of skus whose sale has ended."""
+        """Delete the counts of skus whose sale has ended."""
         if skus:
             self.client.delete(*map(bought_key, skus))

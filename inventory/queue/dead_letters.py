@@ -1,4 +1,4 @@
-"""Orders that cannot be saved: kept in Redis for an operator to look at, so that the queue goes on without them."""
+"""Dead letters: queued orders that cannot be saved. Redis keeps them for an operator, and the queue goes on."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from inventory.queue.entries import QueueEntry
 
 DEAD_LETTERS = "{stock}:queue:dead-letters"
 KEPT = 1000
-"""Dead letters that are kept; older ones are deleted."""
+"""Minimum number of dead letters that Redis keeps; it deletes older ones."""
 
 
 class DeadLetters:
-    """The dead letters of one Redis."""
+    """The dead letters in one Redis server."""
 
     def __init__(self, client: Redis) -> None:
         self.client: Any = client
 
     def add(self, entry: QueueEntry, reason: str) -> None:
-        """Keep an entry that cannot be saved."""
+        """Store an entry of the queue as a dead letter."""
         fields = {"id": str(entry.order_id or entry.entry_id), "request": entry.raw, "reason": reason}
         self.client.xadd(DEAD_LETTERS, fields, maxlen=KEPT)
 
     def newest(self, count: int = 100) -> list[tuple[datetime, str, str, str]]:
-        """Return the dead letters, newest first: time, id of the order (else of the entry), queued order, reason."""
+        """Return dead letters, newest first: (time, id of the order or else of the entry, queued order, reason)."""
         return [
             (datetime.fromtimestamp(int(text(number).split("-")[0]) / 1000).astimezone(), *_values(fields))
             for number, fields in self.client.xrevrange(DEAD_LETTERS, count=count)

@@ -1,4 +1,4 @@
-"""The entries of the queue: an order as the stream and its reservation in Redis hold it, parsed and checked."""
+"""Encode, parse and check queued orders, which Redis stores in a stream and in reservations."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ITEM_TYPES = {"sku": str, "quantity": int, "name": str}
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """An entry of the queue.
+    """An entry of the queue's stream, which holds one order.
 
     Args:
         entry_id: the id that Redis gave to the entry.
-        order_id: None when the entry has none.
+        order_id: None when the entry has no valid order id.
         order: None when the entry cannot be read.
         raw: the text of the order, as the entry stores it.
     """
@@ -42,7 +42,7 @@ def encode(order: OrderRequest) -> str:
 
 
 def new_reservation(order: OrderRequest) -> Mapping[str, Any]:
-    """Return the reservation of a queued order, to which the script adds time, place and entry id."""
+    """Return the reservation of an order to be queued. `enqueue.lua` adds time, place in the queue and entry id."""
     return {
         "items": [(item.sku, item.quantity, item.limit or 0, str(item.price), item.name) for item in order.items],
         "buyer": buyer_text(order.sale, order.customer),
@@ -53,7 +53,7 @@ def new_reservation(order: OrderRequest) -> Mapping[str, Any]:
 
 
 def parse_entry(entry_id: bytes | str, fields: Mapping[bytes | str, bytes | str]) -> QueueEntry:
-    """Read an entry of the stream. Never fails: one unreadable entry must not stop the worker that reads it."""
+    """Parse an entry of the stream. It never raises, because one unreadable entry must not stop the worker."""
     values = {_readable(name): _readable(value) for name, value in fields.items()}
     raw = values.get("request", "")
     try:
@@ -66,7 +66,7 @@ def parse_entry(entry_id: bytes | str, fields: Mapping[bytes | str, bytes | str]
 
 
 def reservation_fields(encoded: bytes | str) -> dict[str, Any]:
-    """Return the fields of a reservation; none when it cannot be read."""
+    """Return the fields of a reservation; an empty dict if it cannot be read."""
     try:
         fields = orjson.loads(encoded)
     except ValueError:
@@ -75,9 +75,9 @@ def reservation_fields(encoded: bytes | str) -> dict[str, Any]:
 
 
 def order_from_reservation(order_id: UUID, fields: Mapping[str, Any]) -> OrderRequest | None:
-    """Rebuild an order from its reservation; None when that is missing or cannot be read.
+    """Rebuild an order from the fields of its reservation; None if they are missing or invalid.
 
-    Everything is the same except `created_at`, which is the time at which the order was queued.
+    Only `created_at` may differ from the original order: it is the time at which the order was queued.
     """
     try:
         sale, customer = parse_buyer(fields["buyer"])
@@ -92,12 +92,12 @@ def order_from_reservation(order_id: UUID, fields: Mapping[str, Any]) -> OrderRe
 
 
 def buyer_text(sale: int, customer: int) -> str:
-    """Return a buyer as Redis holds it: "sale:customer"."""
+    """Return a sale and a customer as Redis stores them: "sale:customer"."""
     return f"{sale}:{customer}"
 
 
 def parse_buyer(value: str) -> Buyer:
-    """Parse a buyer as Redis holds it: "sale:customer"."""
+    """Parse "sale:customer" into sale id and customer id."""
     sale, customer = map(int, value.split(":"))
     return sale, customer
 
@@ -123,8 +123,8 @@ def _decode(raw: str) -> OrderRequest:
 def _checked(order: OrderRequest) -> OrderRequest:
     """Return the order if each of its fields has the right type.
 
-    A wrong type would otherwise be found only when the order is saved. Postgres would then report an error that looks
-    like one of its tables, not of this order, and the worker would stop for all orders.
+    Without this check, a wrong type would fail only when Postgres saves the order. That error would look like a fault
+    of the tables, not of this order, and the worker would stop for all orders.
 
     Raises:
         ValueError: a field has another type.

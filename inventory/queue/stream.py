@@ -1,7 +1,7 @@
 """The queue of accepted orders in Redis: a stream to which one script appends, and from which workers read.
 
-An entry stays on the queue, and its reservation beside it, until a worker has finished it. Entries that a worker has
-read and not finished are taken over by another one, so an order may be saved twice: saving must be idempotent.
+An entry, and the reservation of its units, stays until a worker has finished the order. If a worker dies, another one
+takes over the entries that it has read. So an order may be saved twice, and saving must be idempotent.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ REMOVE_WORKERS = script("remove_workers")
 STREAM = "{stock}:queue"
 GROUP = "workers"
 NOBODY = "nobody"
-"""The consumer that owns entries which a worker handed back. No worker has this name."""
+"""Consumer of the stream that owns the entries which workers have handed back. No worker has this name."""
 LAST_QUEUED = "{stock}:queue:last"
 LAST_FINISHED = "{stock}:queue:done"
 WOKEN = "{stock}:queue:woken"
 FINISHED_AT_ONCE = 100
-"""Saved orders that one script takes off the queue. It takes about a millisecond, for which Redis answers nobody."""
+"""Maximum number of saved orders that one script takes off the queue. It blocks Redis for about a millisecond."""
 KEPT = 86400
 """Seconds for which Redis keeps an idempotency key, and the outcome of an order that was not saved."""
 
@@ -60,17 +60,17 @@ def idempotency_key(customer: int, key: str) -> str:
 
 
 def outcome_key(order_id: UUID) -> str:
-    """Return the key of the outcome of an order that left the queue without being saved."""
+    """Return the Redis key of the outcome of an order that left the queue without being saved."""
     return f"{{stock}}:outcome:{order_id}"
 
 
 class Queue:
-    """The queue of one Redis.
+    """The queue in one Redis server.
 
     Args:
         client: a redis-py client that returns text or bytes.
-        forgotten: seconds after which a wake-up that no worker has answered is sent again.
-        dead: seconds without a command after which the entries of a worker are taken over.
+        forgotten: seconds after which a wake-up that no worker has followed is sent again.
+        dead: seconds without a command after which a worker counts as dead, and others take over its entries.
     """
 
     def __init__(self, client: Redis, *, forgotten: float = 10.0, dead: float = 10.0) -> None:
@@ -90,7 +90,7 @@ class Queue:
         return int(self.client.xlen(STREAM))
 
     def age(self) -> float:
-        """Return for how many seconds the oldest entry has been queued, by the clock of Redis; 0 if there is none."""
+        """Return for how many seconds the oldest entry has been queued, by the clock of Redis; 0 for an empty queue."""
         oldest = self.client.xrange(STREAM, count=1)
         if not oldest:
             return 0.0
@@ -99,14 +99,14 @@ class Queue:
         return float(max(0.0, seconds + microseconds / 1e6 - queued_at / 1000))
 
     def enqueue(self, order: OrderRequest) -> tuple[int, bool]:
-        """Take the units of an order and append it, or do neither. The same order is appended only once.
+        """Take the units of an order and append it to the queue, or do neither. Idempotent.
 
         Returns:
             Its place in the queue, from 1, and whether a worker has to be woken.
 
         Raises:
             SoldOut, OverLimit, Duplicate, StockNotLoaded: nothing was taken.
-            StockUnavailable: Redis did not answer. The order may be on the queue: `find_by_key` tells.
+            StockUnavailable: Redis did not answer. The order may be on the queue; `find_by_key` returns it then.
         """
         places = [STREAM, idempotency_key(order.customer, order.key), LAST_QUEUED, LAST_FINISHED, WOKEN]
         keys = [RESERVATIONS, RESERVED_UNITS, *places, *_item_keys(order.skus)]
@@ -145,16 +145,16 @@ class Queue:
         return [parse_entry(number, fields) for number, fields in entries if fields]
 
     def _create_group(self) -> None:
-        """Create the group of workers, and the stream if there is none, unless another worker has just done so."""
+        """Create the stream and its group of workers. Do nothing if another worker has just created the group."""
         try:
             self.client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
         except ResponseError as error:
-            # Any other answer, such as "out of memory", means that there is no group: do not try to read from it.
+            # Any other error, such as "out of memory", means that there is still no group to read from.
             if not str(error).startswith("BUSYGROUP"):
                 raise
 
     def risks(self) -> list[str]:
-        """Say why this Redis may lose accepted orders: it may evict keys, or restarts without them."""
+        """Return reasons why this Redis may lose accepted orders: it evicts keys, or does not log writes to disk."""
         memory, persistence = self.client.info("memory"), self.client.info("persistence")
         risks = []
         if (policy := memory.get("maxmemory_policy", "noeviction")) != "noeviction":
@@ -164,24 +164,24 @@ class Queue:
         return risks
 
     def hand_back(self, worker: str, entries: Sequence[QueueEntry]) -> None:
-        """Hand back entries that a worker cannot save now. The next reader gets them at once."""
+        """Return to the queue the entries that a worker cannot save now. The next worker to read gets them at once."""
         numbers = [entry.entry_id for entry in entries]
         self.client.xclaim(STREAM, GROUP, NOBODY, 0, numbers, idle=round(self.dead * 1000), justid=True)
         self.remove_worker(worker)
 
     def clear_wake_up(self) -> None:
-        """Let the next order wake a worker again. The caller has to read once more afterwards.
+        """Let the next order wake a worker again. The caller must read the queue once more afterwards.
 
-        Without that second read, an order that was queued before this call would wait for the next one.
+        Otherwise an order that was queued just before this call, and woke nobody, would wait for the next order.
         """
         self.client.delete(WOKEN)
 
     def remove_worker(self, worker: str) -> None:
-        """Remove this worker and all dead workers from the group, except those that still have entries to finish."""
+        """Remove this worker and all dead workers from the group. Those with unfinished entries stay in it."""
         self._remove_workers([STREAM], [GROUP, worker, round(self.dead * 1000)])
 
     def finish_saved(self, entries: Iterable[QueueEntry]) -> None:
-        """Take saved orders off the queue."""
+        """Take saved orders off the queue, and end their reservations."""
         keys, saved = [RESERVATIONS, RESERVED_UNITS, STREAM, LAST_FINISHED], list(entries)
         for start in range(0, len(saved), FINISHED_AT_ONCE):
             some = saved[start : start + FINISHED_AT_ONCE]
@@ -190,12 +190,12 @@ class Queue:
                 _warn_if_not_reserved(entry, result)
 
     def finish_refused(self, entry: QueueEntry, *, existing: UUID | None = None, reason: str = "") -> bool:
-        """Take a refused order off the queue. Its units go back.
+        """Take a refused order off the queue, and return its units to the counters.
 
         Args:
-            existing: the order that was saved in its place, and has its idempotency key.
-            reason: why the order is rejected, if no other order was saved in its place. The rejected order then keeps
-                its key, so a retry with the same key gets the reason and does not buy.
+            existing: the id of the order that was saved instead of it, and has its idempotency key.
+            reason: why the order is rejected, if no other order was saved instead. It then keeps its idempotency key: a
+                retry gets this reason, and does not buy.
 
         Returns:
             Whether it still had a reservation. Its units go back only once.
@@ -216,7 +216,7 @@ class Queue:
     def _take_off(self, entry: QueueEntry, outcome: str) -> int:
         order = entry.order
         if order is None:
-            # Neither the entry nor a reservation says what the order was. A reservation that cannot be read stays.
+            # Nothing tells which order this was, so remove only the entry. Its unreadable reservation stays.
             self.client.xack(STREAM, GROUP, entry.entry_id)
             self.client.xdel(STREAM, entry.entry_id)
             return 0
@@ -225,7 +225,7 @@ class Queue:
         return int(self._finish_refused(keys, [str(order.id), entry.entry_id, GROUP, outcome, KEPT]))
 
     def recover(self, entry: QueueEntry) -> QueueEntry:
-        """Restore an unreadable entry from its reservation. Without a reservation, its order stays None."""
+        """Restore the order of an unreadable entry from its reservation. Without a reservation, `order` stays None."""
         order_id = entry.order_id or self._order_of(entry.entry_id)
         if order_id is None:
             return entry
@@ -243,15 +243,16 @@ class Queue:
         return {} if encoded is None else reservation_fields(encoded)
 
     def being_saved(self, sku: str) -> tuple[int, Mapping[UUID, int]]:
-        """Return the reserved units of a sku, and those of each order that a worker has read and not finished.
+        """Return the reserved units of a sku: in all, and of each order that a worker has read and not finished.
 
-        Only these orders may be saved already. All are read at one moment.
+        Only orders that a worker has read can be saved in Postgres and still have a reservation. Redis reads all values
+        at one moment.
         """
         reserved, *orders = self._being_saved([RESERVATIONS, RESERVED_UNITS, STREAM], [sku, GROUP])
         return int(reserved), {UUID(text(order_id)): int(units) for order_id, units in orders}
 
     def which_of(self, entry_ids: Iterable[str]) -> set[str]:
-        """Return which entries are still on the queue. A thousand are asked for in one round trip."""
+        """Return which of these entries are still on the queue. One round trip checks a thousand entries."""
         ids = list(entry_ids)
         found: set[str] = set()
         for start in range(0, len(ids), 1000):
@@ -269,7 +270,7 @@ class Queue:
     def find(self, order_id: UUID) -> QueuedOrder | None:
         """Return what Redis knows of a queued order; None when it knows nothing."""
         reservation = self._reservation(order_id)
-        # An order that leaves the queue between the two reads has an outcome, or is saved.
+        # If the order leaves the queue between these two reads, it has an outcome or is saved in Postgres.
         if "entry" in reservation and (
             entries := self.client.xrange(STREAM, reservation["entry"], reservation["entry"])
         ):
@@ -288,20 +289,20 @@ class Queue:
         )
 
     def find_by_key(self, customer: int, key: str) -> QueuedOrder | None:
-        """Return the order on the queue that has a customer's idempotency key."""
+        """Return the order on the queue that has this idempotency key of a customer; None if there is none."""
         order_id = self.client.get(idempotency_key(customer, key))
         found = None if order_id is None else self.find(UUID(text(order_id)))
         return found if found is not None and found.order is not None else None
 
     def free_key(self, order: OrderRequest, lost: UUID) -> bool:
-        """Free the idempotency key of an order that was sold and is missing in Postgres since, as after a restore.
+        """Free the idempotency key of an order that was sold but is missing in Postgres now, as after a restore.
 
         Args:
             order: the new request with that key.
             lost: the id of the order that has the key.
 
         Returns:
-            Whether the key was freed. It was not if that order is queued, or was rejected.
+            Whether the key was freed. It is not freed if the lost order is queued or was rejected.
         """
         keys = [RESERVATIONS, idempotency_key(order.customer, order.key), outcome_key(lost)]
         units = [item.quantity for item in order.items]
@@ -315,7 +316,7 @@ class Queue:
         """Return the sales that have orders on the queue for any of these skus.
 
         Args:
-            reservations: all of them, as `Counters.reservations` returns them.
+            reservations: all reservations, as `Counters.reservations` returns them.
         """
         sales: set[int] = set()
         for reservation in reservations:

@@ -19,7 +19,7 @@ for index, item in ipairs(items) do
     if redis.call("HINCRBY", KEYS[2], item[1], -item[2]) == 0 then
         redis.call("HDEL", KEYS[2], item[1])
     end
-    -- A missing counter belongs to a sale that has ended: creating it here would sell units that are not on offer.
+    -- Do not create a missing counter: its sale has ended, and a new counter would sell units again.
     if ARGV[2] == "back" and redis.call("EXISTS", KEYS[index + 2]) == 1 then
         redis.call("INCRBY", KEYS[index + 2], item[2])
     end

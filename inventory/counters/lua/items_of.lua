@@ -1,7 +1,7 @@
--- Shared by all scripts of stock, each of which begins with this file.
+-- Shared by all scripts of stock: the text of this file comes before theirs.
 
--- Return the items of a reservation, each {name of a counter, units, ...}, and the whole reservation; nil for one that
--- cannot be read. Redis does not roll back what a failed script has written, so scripts call this before they write.
+-- Return the items of a reservation, each {name of a counter, units, ...}, and the whole reservation; nil if it is
+-- unreadable. Redis does not roll back what a failed script has written, so scripts call this before they write.
 local function items_of(encoded)
     local readable, reservation = pcall(cjson.decode, encoded)
     if not readable or type(reservation) ~= "table" or type(reservation.items) ~= "table" then

@@ -5,8 +5,8 @@
 -- ARGV[1]   the order id
 -- ARGV[2]   the reservation: JSON, {"items": [[counter name, units], ...]}; the script adds the server's time
 -- Returns {"taken", 1, 0}, {"reserved", item, left}, {"sold out", item, left} or {"not loaded", item, 0}, where item is
--- the position of the item that failed and left includes units reserved for orders that may still fail. "reserved": the
--- units suffice only together with those, so it is too early to answer "sold out".
+-- the position of the item that failed and left includes units reserved for orders that may still fail. The answer
+-- is "reserved" if the units suffice only together with the reserved ones: it is too early to say "sold out".
 
 -- A client that lost the answer may send the script again: an existing reservation means that the units were taken.
 if redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1 then

@@ -4,15 +4,15 @@
 -- KEYS[3]   the queue: a stream
 -- ARGV[1]   the sku
 -- ARGV[2]   the group of workers
--- Returns {units reserved, {order id, units}, ...}. Only orders that a worker has read may be saved already, and only
--- those are listed: they are a few batches, however long the queue is.
+-- Returns {units reserved, {order id, units}, ...}. It lists only the orders that a worker has read, because only these
+-- may be saved already. They are a few batches, however long the queue is.
 
 local found = {tonumber(redis.call("HGET", KEYS[2], ARGV[1]) or 0)}
-local pending = redis.pcall("XPENDING", KEYS[3], ARGV[2])  -- An error before the first worker has created the group.
+local pending = redis.pcall("XPENDING", KEYS[3], ARGV[2])  -- An error if no worker has created the group yet.
 if pending.err or pending[1] == 0 then
     return found
 end
--- Workers delete what they have finished, so they have read every entry up to the last pending one.
+-- Workers delete finished entries, so every entry up to the last pending one was read and is not finished.
 for _, entry in ipairs(redis.call("XRANGE", KEYS[3], "-", pending[3])) do
     local fields = entry[2]
     for index = 1, #fields, 2 do

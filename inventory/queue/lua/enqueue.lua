@@ -5,12 +5,12 @@
 -- KEYS[4]   the customer's idempotency key: the id of the order that has it
 -- KEYS[5]   the place of the last order that was queued
 -- KEYS[6]   the place of the last order that was taken off
--- KEYS[7]   the wake-up: exists from the moment a worker was told to come until it has found the queue empty
+-- KEYS[7]   the wake-up: exists from the moment a worker was woken until it has found the queue empty
 -- KEYS[8..] for each item its counter, then the units bought of its sku: a hash of "sale:customer" to units
 -- ARGV[1]   the order id
 -- ARGV[2]   the reservation: JSON, {"items": [[sku, units, limit or 0, price, name], ...], "buyer": "sale:customer",
 --           "key": the idempotency key, "hash": of the body, "request": the order}; the script adds time and place
--- ARGV[3]   seconds after which a wake-up that no worker has answered expires
+-- ARGV[3]   seconds after which a wake-up that no worker has followed expires
 -- ARGV[4]   seconds for which the idempotency key is kept
 -- Returns {"queued", whether to wake a worker, place in the queue}, {"duplicate", id of the order that has the key, 0},
 -- {"over limit", item, units bought before}, {"sold out", item, left} or {"not loaded", item, 0}, where item is the
@@ -23,7 +23,7 @@ end
 local reservation = cjson.decode(ARGV[2])
 local existing = redis.call("GET", KEYS[4])
 if existing == ARGV[1] then
-    -- A client that lost the answer has sent the script again; a worker may have saved the order since.
+    -- The client lost the answer and sends the script again. A worker may have saved the order meanwhile.
     local encoded = redis.call("HGET", KEYS[1], ARGV[1])
     return {"queued", 0, encoded and place_of(cjson.decode(encoded)) or 1}
 end

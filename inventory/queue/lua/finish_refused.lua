@@ -19,7 +19,7 @@ local function take_off()
     redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])
     redis.call("XDEL", KEYS[3], ARGV[2])
     if string.sub(ARGV[4], 1, 1) ~= "{" then
-        redis.call("DEL", KEYS[4])  -- Another order has the key, or none does: Postgres knows which.
+        redis.call("DEL", KEYS[4])  -- Postgres knows whether another order has the key.
     end
 end
 
@@ -42,7 +42,7 @@ for index, item in ipairs(items) do
     if redis.call("HINCRBY", KEYS[2], item[1], -item[2]) == 0 then
         redis.call("HDEL", KEYS[2], item[1])
     end
-    -- The keys are missing when the entry lists fewer items than the reservation.
+    -- There is no key if the entry lists fewer items than the reservation.
     local counter, bought = KEYS[5 + 2 * index], KEYS[6 + 2 * index]
     if counter then
         if redis.call("EXISTS", counter) == 1 then

@@ -1,11 +1,11 @@
--- Free the idempotency key of an order that was sold, taken off the queue, and is missing in Postgres since.
+-- Free the idempotency key of an order that was sold and taken off the queue, but is missing in Postgres now.
 -- KEYS[1]   the reservations: a hash of order id to reservation
 -- KEYS[2]   the customer's idempotency key: the id of the order that has it
 -- KEYS[3]   the outcome of that order
 -- KEYS[4..] for each item the units bought of its sku: a hash of "sale:customer" to units
 -- ARGV[1]   the id of the lost order
 -- ARGV[2]   "sale:customer"
--- ARGV[3..] for each item its units, which count as bought no more
+-- ARGV[3..] for each item its units, which no longer count as bought
 -- Returns 1 when the key was freed, 0 when another order has it, or when the order is queued or was rejected.
 
 if redis.call("GET", KEYS[2]) ~= ARGV[1] or redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1

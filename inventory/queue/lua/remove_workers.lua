@@ -1,7 +1,7 @@
--- Remove the worker that asks and all dead workers from the group, except those that still have entries to finish.
+-- Remove the calling worker and all dead workers from the group, except those that still have entries to finish.
 -- KEYS[1]   the queue: a stream
 -- ARGV[1]   the group of workers
--- ARGV[2]   the worker that asks to be removed
+-- ARGV[2]   the calling worker
 -- ARGV[3]   milliseconds without a command after which another worker counts as dead
 -- Returns nothing. A worker that was removed while alive is added again when it next reads.
 
