@@ -1,1 +1,1 @@
-"""The strategies: one way of taking stock in each file. `registry.py` loads them by name."""
+"""The strategies: ways of taking stock for an order, one in each file. `registry.py` loads them by name."""

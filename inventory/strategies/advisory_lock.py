@@ -9,17 +9,17 @@ from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies.base import Strategy
 from locking.postgres.names import advisory_key
 
-# Postgres takes the locks one after the other, in the order of the array.
+# Postgres takes the locks one by one, in the order of the array, which the caller sorts.
 LOCK = "SELECT pg_advisory_xact_lock(key) FROM unnest(%s::bigint[]) AS key"
 
 
 class AdvisoryLockStrategy(Strategy):
     """Take `pg_advisory_xact_lock` on a number for each sku, then check, subtract and save.
 
-    Guarantees: the server releases the lock with the commit, never before. The lock binds only transactions that ask
-    for it, so the guard of the UPDATE stays: corrections and returned units do not take the lock.
-    Costs: one more statement than `row-lock`. Customers of one sku wait for each other, but a refused one has locked no
-    row, so other writers of the row do not wait for them.
+    Guarantees: the server releases the lock with the commit, never before. Corrections and returns of stock do not take
+    the lock, so the UPDATE still checks `on_hand >= n`.
+    Costs: one more statement than `row-lock`. Orders of one sku wait for each other. A refused order has locked no row,
+    so other writers of the row do not wait for it.
     Choose it: when the thing to protect has no row, or its row must stay free for other writers.
     """
 
@@ -28,8 +28,8 @@ class AdvisoryLockStrategy(Strategy):
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True):
             with connection.cursor() as cursor:
-                # Sort by number, not by sku: two skus may have the same number, and then two orders that lock in the
-                # order of their skus could deadlock.
+                # Sort lock numbers, not skus: all orders must take the same locks in the same order.
+                # Two skus may share a lock number, and then orders that lock in the order of skus could deadlock.
                 cursor.execute(LOCK, [sorted(key(sku) for sku in order.skus)])
             stock.check(order.items, stock.unsplit(order.skus))
             for item in order.items:
@@ -41,7 +41,7 @@ class AdvisoryLockStrategy(Strategy):
 def key(sku: str) -> int:
     """Return the lock number of a sku, the same in every process.
 
-    If two skus have the same number, their orders wait for each other, which is harmless. The prefix separates these
-    locks from other advisory locks: a 64-bit key has no separate number for a class of locks.
+    If two skus have the same number, their orders wait for each other, which is harmless. The prefix keeps these
+    numbers apart from those of other advisory locks.
     """
     return advisory_key(f"advisory-lock:{sku}")

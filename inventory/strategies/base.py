@@ -1,4 +1,4 @@
-"""The contract of a strategy: it takes the stock of an order and decides when the order is saved."""
+"""`Strategy`: the base class of all ways to take the stock of an order and to save the order."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from inventory.requests import OrderRequest, Placement, QueuedOrder, ReturnedUni
 
 
 def none_saved(orders: Collection[UUID]) -> set[UUID]:
-    """Say that none of the orders is saved: the `Saved` of callers that keep no orders."""
+    """Return an empty set: the `Saved` callback of callers that keep no orders."""
     return set()
 
 
 class Strategy(ABC):
     """A way of taking stock. It holds no state of an order, so all threads share one object.
 
-    A strategy that sells from a copy of the stock, or splits it, overrides the methods below that keep this copy right;
-    `registry.COPYING` has to name it.
+    Some strategies sell from a copy of the stock, such as counters in Redis, or split it into rows. They override the
+    methods below that maintain the copy, and `registry.COPYING` has to name them.
     """
 
     name: str
@@ -34,15 +34,15 @@ class Strategy(ABC):
 
         Args:
             save: writes the order in the transaction that the strategy has opened.
-            saved: tells which orders with a reservation are saved, before "sold out" is answered.
+            saved: returns which orders with a reservation are saved; needed to verify "sold out".
 
         Returns:
             Where the order is stored: committed in Postgres, or queued in Redis.
 
         Raises:
             SoldOut, TryAgain, Refusal: nothing was sold.
-            RuntimeError: a transaction is open. The strategy must know when the outermost transaction commits: a lock
-                that is released before the commit lets the next order read old stock and oversell.
+            RuntimeError: a transaction is open. The strategy would release its lock before that transaction commits:
+                the next order would read old stock and oversell.
         """
         if transaction.get_connection().in_atomic_block:
             raise RuntimeError(f"{self.name} decides when to commit: call it outside any transaction.")
@@ -54,34 +54,34 @@ class Strategy(ABC):
 
     @abstractmethod
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        """Do the work of `place`. No transaction is open."""
+        """Do the work of `place`. It is called when no transaction is open."""
 
     def _verify_sold_out(self, refused: SoldOut, saved: Saved) -> None:
-        """Check with Postgres before "sold out" is answered, if the strategy sells from a copy of the stock.
+        """Check with Postgres that a sku is sold out, if the strategy sells from a copy of the stock.
 
         Args:
-            refused: what the copy says. Its units left were read before this call.
+            refused: the error that is based on the copy. Its units left were read before this call.
 
         Raises:
-            StockNotLoaded: more units can be bought. Loading the stock corrects the copy.
+            StockNotLoaded: Postgres has more units. Loading the stock again corrects the copy.
         """
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
-        """Make the copy of the stock that this strategy sells from, or correct it. Safe at any time.
+        """Create or correct the copy of the stock that this strategy sells from. Safe at any time.
 
         Args:
-            saved: tells which orders with a reservation are saved.
+            saved: returns which orders with a reservation are saved.
         """
 
     def unload(self, skus: Sequence[str]) -> None:
-        """Remove the copy of the stock, whichever sale it was made for. No sale of these skus is open."""
+        """Remove the copy of the stock, whichever sale it was made for. Call it while no sale of these skus is open."""
 
     def hold(self, skus: Sequence[str]) -> None:
-        """Remove the copy of the stock while the sale of these skus is paused."""
+        """Remove the copy of the stock because the sale of these skus is paused."""
         self.unload(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        """Correct existing copies after a committed change of the units on hand.
+        """Correct existing copies of the stock after a committed change of the units on hand.
 
         Returns:
             Units by which the copy of each sku was wrong; a sku without a copy may be missing.
@@ -92,7 +92,7 @@ class Strategy(ABC):
         return {}
 
     def units_returned(self, returned: Sequence[ReturnedUnits], saved: Saved) -> None:
-        """Correct existing copies after a commit that returned the units of ended orders. See `refresh`."""
+        """Correct existing copies of the stock after a commit that returned units of orders. See `refresh`."""
         self.refresh(sorted({each.sku for each in returned}), saved)
 
     def queued_order(self, customer: int, key: str) -> QueuedOrder | None:

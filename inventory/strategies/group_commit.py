@@ -14,18 +14,18 @@ from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies.base import Strategy
 
 RETRY_LOCK_TIMEOUT = 0.1
-"""Seconds that an order waits for a lock when its batch failed and it is saved alone."""
+"""Seconds that an order may wait for a lock in Postgres when it is saved alone because its batch failed."""
 
 
 class GroupCommit(Strategy):
-    """One thread of a process saves all orders that are waiting there, while the next batch collects.
+    """One thread of a process saves all orders that wait there. New orders form the next batch meanwhile.
 
-    Guarantees: those of `guarded-update`. Orders get units in order of arrival. If one order makes the transaction
-    fail, only that order fails.
-    Costs: an order may wait for the batch before its own, and 2 ms for others to join. Each process has its own
-    batches, which still wait for each other at the row.
-    Choose it: first. It needs nothing but Postgres. Row and disk are written once per batch, so an order costs a third
-    of what it costs alone, and throughput grows with load.
+    Guarantees: no unit is sold twice, as with `guarded-update`. Orders get units in order of arrival. If one order
+    makes the transaction fail, only that order fails.
+    Costs: an order may wait for the previous batch, and 2 ms for other orders to join its own. Batches of different
+    processes wait for each other's lock of the stock row.
+    Choose it: by default. It needs nothing but Postgres. Row and disk are written once per batch, so an order costs a
+    third of what it costs alone, and throughput grows with load.
     """
 
     name = "group-commit"
@@ -49,21 +49,21 @@ def commit(
         lock_timeout: see `bulk.commit`.
 
     Returns:
-        The reason for each order that got no units.
+        For each order the reason why it got no units, or None.
     """
     observing.observer().batch_saved(len(orders))
     try:
         refusals = bulk.commit(orders, save, lock_timeout=lock_timeout)
     except BaseException as error:
         if len(orders) > 1 and _rolled_back(error):
-            # A short one, because all callers of the batch wait.
+            # Use a short lock timeout, because all callers of the batch wait for these retries.
             return [refusal for order in orders for refusal in commit([order], save, lock_timeout=RETRY_LOCK_TIMEOUT)]
         return [error] * len(orders)
     return [refusals.get(order.id) for order in orders]
 
 
 def _rolled_back(error: BaseException) -> bool:
-    """Return whether nothing was saved. When Postgres did not answer, the batch may be committed: do not retry."""
+    """Return whether nothing was saved. If Postgres did not answer, the batch may be committed: do not retry."""
     if isinstance(error, OperationalError | InterfaceError):
         return isinstance(error.__cause__, LockNotAvailable | QueryCanceled | DeadlockDetected)
     return isinstance(error, Exception)

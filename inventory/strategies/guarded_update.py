@@ -1,4 +1,4 @@
-"""`guarded-update`: one UPDATE tests and subtracts, so the database decides."""
+"""`guarded-update`: one UPDATE both checks and subtracts the stock, so the database decides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class GuardedUpdate(Strategy):
 
     Guarantees: no unit is sold twice, without any lock of our own. Postgres evaluates the WHERE clause again after it
     has waited for the row, so the test always sees the latest committed stock.
-    Costs: one statement per item. Customers of one sku wait for each other's commit at the row.
+    Costs: one statement per item. Orders of one sku wait for each other's commit, because each locks the stock row.
     Choose it: to see the whole idea in one statement, or when many products have few customers each.
     """
 

@@ -27,15 +27,15 @@ CLAIM = """
 class Locked(Strategy):
     """Hold a distributed lock for each sku around check, decrement and commit.
 
-    Guarantees: the lock keeps customers from colliding. It cannot stop a process that was paused until its lease ended,
-    so the UPDATE that decrements also writes the lease's fence, and refuses a lease that a later holder has overtaken.
-    Fences are comparable within one kind of lock only: the first grant of another kind is accepted whatever its fence
-    is. There, and with locks that give no fence, the guard `on_hand >= n` alone remains; it still sells no unit twice.
+    Guarantees: only the holder of the lock sells the sku. A process that was paused until its lease expired may still
+    write, so each lease has a fence: a number that grows with every grant. The UPDATE stores it, and refuses a lower
+    one than the row has. Fences of different kinds of lock cannot be compared, and some locks give none. Then only the
+    guard `on_hand >= n` remains, which also keeps a unit from being sold twice.
     Costs: at least two round trips to the lock server for each item, and customers of one sku queue for the lock.
     Choose it: when the decision involves systems beyond Postgres. For stock alone the row's own lock is enough.
 
     Args:
-        name: name of the strategy, and of the kind of fence that its lock gives.
+        name: name of the strategy, stored with each fence as the kind of lock that gave it.
         make_lock: returns the lock of a sku.
         wait: seconds that a customer waits for the locks of the whole order.
     """
@@ -46,7 +46,7 @@ class Locked(Strategy):
         self.wait = wait
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        # Connect before the lock is taken, so that nobody waits for it.
+        # Connect to Postgres before taking the lock, so that its waiters do not wait for the connection, too.
         connection.ensure_connection()
         try:
             with ExitStack() as leases:
@@ -56,7 +56,7 @@ class Locked(Strategy):
                     lock = self.make_lock(item.sku)
                     left = max(0.0, until - time.monotonic())
                     held.append((item, leases.enter_context(observing.hold(lock, left, strategy=self.name))))
-                # Commit before the ExitStack releases the locks. The lab shows the other order as a flawed rung.
+                # Commit before the ExitStack releases the locks. Otherwise the next holder reads old stock.
                 with transaction.atomic(durable=True):
                     for item, lease in held:
                         check_and_decrement(item, lease, self.name)
@@ -65,20 +65,20 @@ class Locked(Strategy):
             raise StockBusy(str(error)) from error
         except NoSuchLock as error:
             raise StockNotLoaded(str(error)) from error
-        except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, or a replica
+        except (LockUnavailable, RedisError) as error:  # The server is away, out of memory, or a replica.
             raise StockUnavailable(str(error)) from error
         return Placement.COMMITTED
 
 
 def check_and_decrement(item: RequestItem, lease: Lease, kind: str) -> None:
-    """Subtract an item in the open transaction, as the holder of its lock.
+    """Subtract an item in the open transaction. The caller holds the lock of its sku.
 
     Args:
-        kind: the kind of lock that the fence comes from.
+        kind: the kind of lock that gave the fence.
 
     Raises:
         SoldOut: fewer units are on hand than the item wants.
-        StockElsewhere: they are not unsplit, see `stock.shortage_error`.
+        StockElsewhere: enough units are on hand, but not in the stock row, see `stock.shortage_error`.
         StockBusy: a later holder of the lock has written the row, so this lease has ended.
     """
     if lease.fence is None:

@@ -1,4 +1,4 @@
-"""The locks that a lock strategy may use, each made from the settings.
+"""Functions that make the lock of a sku for each lock strategy, from the settings.
 
 The clients of etcd and ZooKeeper are imported inside the functions: they load slowly, and few shops have these servers.
 """
@@ -46,7 +46,7 @@ def stock_lock(sku: str, segment: int | None = None) -> RedisLock:
 
 
 def redlock(sku: str) -> Redlock:
-    """Return a lock on the majority of REDLOCK_URLS. It gives no fence."""
+    """Return a lock on a majority of the Redis servers in REDLOCK_URLS. It gives no fencing token."""
     return Redlock(_redlock_clients(), lock_name(sku), ttl=settings.STOCK_LOCK_TTL)
 
 
@@ -58,7 +58,7 @@ def etcd_lock(sku: str) -> EtcdLock:
 
 
 def zookeeper_lock(sku: str) -> ZooKeeperLock:
-    """Return a lock in the ZooKeeper at ZOOKEEPER_HOSTS. The first call waits for the connection."""
+    """Return a lock in the ZooKeeper at ZOOKEEPER_HOSTS. Wait for its connection, at most STOCK_LOCK_WAIT seconds."""
     from locking.zookeeper import ZooKeeperLock
 
     client, connected = _zookeeper_client()
@@ -67,21 +67,21 @@ def zookeeper_lock(sku: str) -> ZooKeeperLock:
 
 
 def file_lock(sku: str) -> ProcessLock:
-    """Return a lock on a file in LOCK_FOLDER, for the processes of one machine. It gives no fence."""
+    """Return a lock on a file in LOCK_FOLDER, for the processes of one machine. It gives no fencing token."""
     folder = Path(settings.LOCK_FOLDER)
-    with suppress(OSError):  # If the folder cannot be used, the lock says why.
+    with suppress(OSError):  # If the folder cannot be used, the lock itself reports why.
         folder.mkdir(mode=0o700, exist_ok=True)
-    # Hash the sku, which can be longer than a file name may be.
+    # Hash the sku, because it can be longer than a file name may be.
     return ProcessLock(folder, f"stock-{hashlib.sha256(sku.encode()).hexdigest()}")
 
 
 def session_lock(sku: str) -> AdvisoryLock:
-    """Return an advisory lock of Postgres on a connection of its own. It gives no fence."""
+    """Return an advisory lock of Postgres on a connection of its own. It gives no fencing token."""
     return AdvisoryLock(conninfo(), lock_name(sku))
 
 
 def insert_lock(sku: str) -> InsertLock:
-    """Return a lock that a holder takes by inserting its row in Postgres."""
+    """Return a lock in Postgres that a holder takes by inserting a row, and releases by deleting it."""
     return InsertLock(conninfo(), lock_name(sku), ttl=settings.STOCK_LOCK_TTL)
 
 
@@ -91,7 +91,7 @@ def row_lock(sku: str) -> RowLock:
 
 
 class LockTable(Locked):
-    """`lock-table`: the lock of a sku is a row, which `preheat` inserts, since only an existing row can be locked."""
+    """`lock-table`: lock a row for each sku. `preheat` inserts the rows, because only existing rows can be locked."""
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
         with connection.cursor() as cursor:
@@ -115,13 +115,13 @@ LOCKS: Mapping[str, Callable[[str], Lock]] = {
 
 
 def lock_strategy(name: str) -> Locked:
-    """Return the strategy that holds this lock."""
+    """Return the lock strategy of this name, such as `redis-lock`."""
     kind = LockTable if name == "lock-table" else Locked
     return kind(name, LOCKS[name], wait=settings.STOCK_LOCK_WAIT)
 
 
 def lock_name(sku: str) -> str:
-    """Return the name of the lock of a sku. Braces are quoted, because a lock's name must not have any."""
+    """Return the name of the lock of a sku. Braces are percent-encoded, because a lock's name must not have any."""
     return f"stock:{quote(sku, safe='/:')}"
 
 
@@ -152,7 +152,7 @@ def _zookeeper_client() -> tuple[KazooClient, threading.Event]:
 
 @cache
 def _zookeeper_client_of(process: int) -> tuple[KazooClient, threading.Event]:
-    """Return the client of a process: its threads do not survive a fork. It reconnects without limit."""
+    """Return the ZooKeeper client of a process; a forked child needs its own. It reconnects without limit."""
     from kazoo.client import KazooClient
 
     client = KazooClient(

@@ -1,4 +1,4 @@
-"""`lua`: one script admits the order in Redis, then Postgres decides on it."""
+"""`lua`: a script in Redis reserves the units of an order, then Postgres decides whether it is sold."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from inventory.strategies.base import Strategy
 class Lua(Strategy):
     """Check and decrement a counter in Redis, and reserve the units for the order; then save as `guarded-update` does.
 
-    Guarantees: Redis never decides alone. Postgres refuses units that a restarted Redis offers again, "sold out" is
-    checked there too, and the reservation tells whose units were taken when a process dies.
-    Costs: two additional round trips to Redis, and a copy of the stock that must be preheated and reconciled. Admitted
-    customers still wait for each other at the row.
+    Guarantees: Redis never decides alone. Postgres refuses units that a restarted Redis offers again, and confirms each
+    "sold out". If a process dies, its reservation tells which order has taken the units.
+    Costs: two additional round trips to Redis, and a copy of the stock that must be preheated and reconciled. Orders
+    that Redis admits still wait for each other's lock of the stock row.
     Choose it: when far more customers come than there are units. Redis refuses late customers, who never reach the row.
 
     Args:
@@ -44,15 +44,14 @@ class Lua(Strategy):
             save_admitted(order, order.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
             # Postgres refused units that Redis had admitted, for example because Redis lost its last second of writes.
-            # The counter is wrong, so delete it: the next order finds none and loads it. If this fails, the next order
-            # is refused here like this one.
+            # Delete the wrong counter in Redis: the next order loads it again. If this fails, Postgres refuses it, too.
             with suppress(RedisError):
                 counters.unload([error.sku])
             raise
         return Placement.COMMITTED
 
     def _verify_sold_out(self, refused: SoldOut, saved: Saved) -> None:
-        # The units left include those reserved, so orders that are saved meanwhile only lower the units on hand.
+        # The units left include reserved ones. Orders saved since then only lower the units on hand: no false alarm.
         verify_sold_out(refused.sku, refused.left)
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
@@ -62,20 +61,20 @@ class Lua(Strategy):
         self.counters().unload(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        # Lock no row of a sku without a counter: its sale needs no Redis, and must not wait for it. A counter that is
-        # made later includes what is committed already.
+        # Lock no row of a sku without a counter: its sale needs no Redis, and must not wait for Redis.
+        # A counter that is created in Redis later includes all changes that are committed now.
         counters = self.counters()
         counted = counters.counted(skus)
         return load(counters, counted, saved, make=False) if counted else {}
 
 
 def verify_sold_out(sku: str, left: int) -> None:
-    """Check with Postgres before "sold out" is answered: a Redis that was restored may have too small a counter.
+    """Check with Postgres that a sku is sold out: a Redis that was restored may have too small a counter.
 
     Args:
-        left: counter plus reserved units in Redis at the moment of the refusal. If they were read later, the counter
-            could have been corrected in between: it would agree with Postgres, and the refusal would stand. Since then
-            orders have only lowered the units on hand, unless units came back.
+        left: counter plus reserved units in Redis at the moment of the refusal. If they were read later, a correction
+            in between could make them agree with Postgres, and hide that the refusal was wrong. Orders since then have
+            only lowered the units on hand, unless units came back.
 
     Raises:
         StockNotLoaded: more units are on hand. Loading the stock corrects Redis.
@@ -98,8 +97,7 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
     """
     changes = {}
     with transaction.atomic():
-        # While the rows are locked, no order of these skus is committed: each reserved order is either saved, and in
-        # `committed`, or still to come.
+        # The row locks keep orders from committing. Each reserved order is in `committed`, or is not saved yet.
         on_hand = stock.lock(skus)
         committed = saved_among(saved, counters.order_ids())
         for sku in skus:
@@ -119,11 +117,11 @@ def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters,
             for item in order.items:
                 stock.take(item.sku, item.quantity)
             save_one(order, save)
-            # From here on, COMMIT may have reached Postgres although its answer does not reach us. The reservation
-            # then stays, and reconciliation asks Postgres whether the order exists.
+            # From here on, an error may hide a COMMIT that Postgres has carried out.
+            # If COMMIT fails, the reservation stays: reconciliation asks Postgres whether the order exists.
             rolls_back = False
     except IntegrityError:
-        counters.give_back(order.id, names)  # Postgres answered, so the order was not committed.
+        counters.give_back(order.id, names)  # Postgres reported the error, so the order was not committed.
         raise
     except BaseException:
         if rolls_back:

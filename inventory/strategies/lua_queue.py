@@ -25,19 +25,19 @@ from inventory.strategies.lua import Lua
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-"""Orders that a worker saves in one transaction."""
+"""Maximum number of orders that a worker saves in one transaction."""
 
 
 class LuaQueue(Lua):
-    """Answer once the order is in Redis; a worker writes its rows later.
+    """Answer once the order is queued in Redis; a worker saves it in Postgres later.
 
-    Guarantees: an accepted order is as durable as Redis' own log, and is saved at least once and sold at most once. An
-    order that Redis admitted and Postgres refuses is rejected, and its units go back.
+    Guarantees: an accepted order is as durable as Redis' own log, and is saved at least once and sold at most once. If
+    Postgres refuses an accepted order, it is rejected and its units go back.
     Costs: workers to run and to watch. Customers get "queued" first, and may be told "rejected" later.
     Choose it: for the highest peaks. One round trip to Redis accepts an order, and no customer waits for Postgres.
 
     Args:
-        queue: returns the queue in Redis. Called when it is needed.
+        queue: returns the queue in Redis. Called at each use, so that nothing connects at import.
     """
 
     name = "lua-queue"
@@ -57,23 +57,23 @@ class LuaQueue(Lua):
         try:
             super()._verify_sold_out(refused, saved)
         except StockNotLoaded:
-            # More units are on hand than the counter says. That is right while all of them belong to queued orders.
-            # Look twice: a worker that saves and ends orders between the two reads makes it look wrong.
+            # A counter may be right although more units are on hand: these may belong to queued orders.
+            # Check twice: a worker that ends orders between the reads of Postgres and Redis makes it look wrong once.
             if all(self._unreserved(refused.sku, saved) > refused.left for _ in range(2)):
                 raise
 
     def _unreserved(self, sku: str, saved: Saved) -> int:
-        """Return the units on hand that are not reserved; more if orders are saved and ended at this moment.
+        """Return the units on hand that no order has reserved, or more if orders are saved and ended meanwhile.
 
-        The reservation of a saved order stays until its worker ends it, but its units are no longer on hand.
+        A saved order keeps its reservation until its worker ends it. Its units are no longer on hand, so they are not
+        subtracted again.
         """
         with transaction.atomic(durable=True):
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            on_hand = stock.on_hand(sku)  # This takes the snapshot.
-            # Read Redis after the snapshot. A worker has read every order that the snapshot shows as saved, so Redis
-            # lists the order, or its reservation has ended. If Redis were read first, an order that a worker reads and
-            # saves in between would be missing from the list.
+            on_hand = stock.on_hand(sku)  # The first query takes the snapshot.
+            # Read Redis after the snapshot, so that Redis lists each order that is saved and still reserved.
+            # If Redis were read first, its list would lack an order that a worker reads and saves in between.
             try:
                 reserved, being_saved = self.queue().being_saved(sku)
             except RedisError as error:
@@ -84,15 +84,15 @@ class LuaQueue(Lua):
         """Save queued orders until the queue is empty. Several workers may run at the same time.
 
         Args:
-            reject: writes the orders that get no units after all.
-            shift: seconds after which the worker returns although more is queued, so that other tasks get their turn,
-                and asks for another worker.
+            reject: saves the queued orders that get no units as rejected.
+            shift: seconds after which the worker asks for another worker and returns, even if orders are still queued,
+                so that other tasks get their turn.
 
         Returns:
             The number of entries taken off the queue.
 
         Raises:
-            django.db.Error: Postgres did not answer, or cannot save anything now. The orders stay on the queue.
+            django.db.Error: Postgres did not answer, or cannot save any order now. The orders stay on the queue.
             RedisError: Redis did not answer.
         """
         queue, worker, total, looked_twice = self.queue(), uuid.uuid4().hex, 0, False
@@ -124,7 +124,7 @@ class LuaQueue(Lua):
         try:
             if len(orders) < len(entries):
                 raise ValueError("An entry cannot be read.")
-            # Skip orders that a worker committed before it died: they are sold, even if no units are left now.
+            # Skip orders that a worker committed before it died. Saved again, they could be refused as sold out.
             sold = saved([order.id for order in orders])
             refusals = bulk.commit([order for order in orders if order.id not in sold], save, reject)
             refusals.update({order_id: Duplicate(order_id) for order_id in sold})
@@ -151,7 +151,7 @@ class LuaQueue(Lua):
         observing.observer().dead_letter()
 
     def end_lost(self, reservation: Reservation, reject: Reject) -> bool:
-        """Reject an order that has a reservation and no entry on the queue, so that no worker would ever save it.
+        """Reject an order that has a reservation but no entry on the queue. No worker would ever save it.
 
         Returns:
             Whether it still had a reservation. Its units go back only once.
@@ -164,7 +164,7 @@ class LuaQueue(Lua):
         return self.queue().finish_refused(entry, reason=reason)
 
     def _take_off(self, entries: Sequence[QueueEntry], refusals: dict[uuid.UUID, InventoryError], saved: Saved) -> None:
-        # An order that was refused here may be sold by another worker that died after its commit, or was only paused.
+        # A refused order may have been saved by another worker, which then died or was paused. So check again.
         sold = saved(refusals) if refusals else set()
         queue = self.queue()
         queue.finish_saved(entry for entry in entries if entry.order_id not in refusals or entry.order_id in sold)
@@ -177,7 +177,7 @@ class LuaQueue(Lua):
             match refusals.get(entry.order_id):
                 case None:
                     continue
-                # An order that is its own duplicate was rejected before: it falls through to the next case.
+                # An order that is a duplicate of itself was rejected before: the next case handles it.
                 case Duplicate(existing=existing, same=True) if existing != entry.order_id:
                     queue.finish_refused(entry, existing=existing)
                 case refusal:
@@ -188,7 +188,7 @@ class LuaQueue(Lua):
             super().refresh(sorted(wrong_counters), saved)
 
     def hold(self, skus: Sequence[str]) -> None:
-        super().unload(skus)  # What each customer has bought still counts after the pause.
+        super().unload(skus)  # Keep the units bought per customer: limits apply after the pause, too.
 
     def unload(self, skus: Sequence[str]) -> None:
         super().unload(skus)
@@ -209,10 +209,10 @@ class LuaQueue(Lua):
 
 
 def _reject_if_possible(order: OrderRequest, reason: str, reject: Reject) -> None:
-    """Write an order as rejected. If that fails too, log it: one order must not stop the others.
+    """Write an order as rejected. If this order cannot be written, log it: one order must not stop the others.
 
     Raises:
-        django.db.Error: Postgres did not answer, or cannot save anything now. The next worker tries again.
+        django.db.Error: Postgres did not answer, or cannot save any order now. The next worker tries again.
     """
     try:
         with transaction.atomic():
@@ -226,9 +226,10 @@ def _reject_if_possible(order: OrderRequest, reason: str, reject: Reject) -> Non
 def _would_fail_for_any(error: Exception) -> bool:
     """Return whether any order would fail like this: Postgres is away, read-only, or lacks tables or rights.
 
-    Only an error about a value is the order's own fault, with two exceptions. A missing value means that the table has
-    a column which this version of the shop does not know: every field was checked when the entry was read. A duplicate
-    value means that a sequence is behind, as after a failover to a logical replica: `Save` checks for duplicates.
+    Only an error about a value is the order's own fault, with two exceptions. A NOT NULL violation means that the table
+    has a column which this version of the shop does not know, because every field was checked when the entry was read.
+    A unique violation means that a sequence is behind, as after a failover to a logical replica, because `save` checks
+    for duplicates.
     """
     not_its_own = isinstance(error.__cause__, (NotNullViolation, UniqueViolation))
     return isinstance(error, Error) and (not_its_own or not isinstance(error, (DataError, IntegrityError)))

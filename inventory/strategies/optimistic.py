@@ -21,13 +21,13 @@ class Optimistic(Strategy):
     Guarantees: no unit is sold twice, and "sold out" is answered only after reading too few units. When all attempts
     fail, the answer is "try again".
     Costs: one read per item while there is no contention. With many customers of one sku most attempts fail, and each
-    one has cost a transaction.
+    failed attempt costs a transaction.
     Choose it: when conflicts are rare. Not for a flash sale; it is here for comparison.
 
     Args:
         attempts: maximum number of attempts.
-        backoff: seconds. Retry k waits a random time of up to `backoff * k`, so that the customers who lost one round
-            do not meet again in the next.
+        backoff: seconds. Retry k waits a random time of up to `backoff * k`, so that orders which collided once do not
+            collide again.
     """
 
     name = "optimistic"
@@ -59,7 +59,7 @@ def compare_and_set(item: RequestItem) -> None:
     """Subtract an item in the open transaction if the row is unchanged since it was read.
 
     Raises:
-        SoldOut, StockElsewhere: the row that was read has too few units, see `stock.shortage_error`.
+        SoldOut, StockElsewhere: the stock row has too few units, see `stock.shortage_error`.
         VersionChanged: the row has changed.
     """
     row = StockItem.objects.filter(sku=item.sku).only("on_hand", "version").first()

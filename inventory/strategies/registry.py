@@ -1,6 +1,6 @@
 """The strategies that a sale may choose, loaded by name when they are first used.
 
-Flawed strategies are not here: they live in the lab, and no registry outside the lab knows them.
+Strategies that are flawed on purpose are not here. Only the lab has them, so that no sale can choose one.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class StrategyEntry(NamedTuple):
     Args:
         factory: "module:callable".
         arguments: returns the arguments of the factory.
-        server: the setting that names the server which the strategy needs. While it is empty, the strategy is unknown.
-        session: whether its locks hold sessions of Postgres of their own. With a pooler the strategy is unknown.
+        server: name of the setting with the address of the server that the strategy needs. While the setting is empty,
+            no sale can choose the strategy.
+        session: whether its locks hold Postgres sessions of their own. Behind a pooler, no sale can choose it.
     """
 
     factory: str
@@ -103,7 +104,7 @@ def _segments() -> Mapping[str, Any]:
 
 
 DEFAULT = "group-commit"
-"""The strategy of a new sale: it needs Postgres alone, and an order costs the least."""
+"""The strategy of a new sale. It needs only Postgres, and costs the least per order."""
 
 STRATEGIES: Mapping[str, StrategyEntry] = {
     "advisory-lock": StrategyEntry("inventory.strategies.advisory_lock:AdvisoryLockStrategy"),
@@ -131,11 +132,11 @@ STRATEGIES: Mapping[str, StrategyEntry] = {
 }
 
 COPYING = ("lua", "lua-queue", "segmented-redis", "segmented-lock", "unit-rows")
-"""The strategies that sell from a copy of the stock, or split it. They are told when the stock changes."""
+"""The strategies that sell from a copy of the stock, or split it. They must learn when the stock changes."""
 
 
 def known_names() -> tuple[str, ...]:
-    """Return the names of the strategies that work with the servers of the settings, sorted."""
+    """Return the sorted names of the strategies that can be used with the servers in the settings."""
     return tuple(
         name
         for name, entry in STRATEGIES.items()
@@ -160,7 +161,7 @@ def get(name: str) -> Strategy:
             raise UnknownStrategy(name, NAMES)
         entry = STRATEGIES[name]
         module, _, factory = entry.factory.partition(":")
-        # setdefault: when two threads load it at the same time, both get the same object.
+        # With setdefault, two threads that load a strategy at the same time get the same object.
         _loaded.setdefault(name, getattr(import_module(module), factory)(**entry.arguments()))
     return _loaded[name]
 
@@ -170,7 +171,7 @@ def _copying() -> Iterator[Strategy]:
 
 
 def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
-    """Make the copies from which a strategy sells the skus, or correct them, in the open transaction.
+    """Create or correct the copies of the stock from which a strategy sells the skus, in the open transaction.
 
     The skus are locked one after the other in sorted order, which prevents deadlocks.
 
@@ -183,11 +184,11 @@ def preheat(name: str, skus: Sequence[str], saved: Saved) -> None:
 
 
 def unload(skus: Sequence[str], sellers: Collection[str] = COPYING) -> None:
-    """Remove the copies of the skus. None of them is on sale.
+    """Remove the copies of the stock of skus that are no longer on sale.
 
     Args:
-        sellers: the names of the strategies that have sold the skus. Only these are asked, so that a sale which needs
-            Postgres alone also begins and ends while Redis is away. What others have left is removed by reconciling.
+        sellers: names of the strategies that have sold the skus. Only their copies are removed, so that a sale that
+            needs only Postgres can begin and end while Redis is away. Reconciliation removes other copies.
     """
     for name in COPYING:
         if name in sellers:
@@ -195,7 +196,7 @@ def unload(skus: Sequence[str], sellers: Collection[str] = COPYING) -> None:
 
 
 def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-    """Correct all copies after a delivery or a correction.
+    """Correct all copies of the stock after a delivery or a correction.
 
     Returns:
         Units by which the copy of each sku was wrong.
@@ -211,7 +212,7 @@ def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
 
 
 def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
-    """Correct all copies after orders have ended. The strategy that sells the sku may have changed since the order."""
+    """Correct all copies of the stock after orders ended. The sku may have another strategy now than at the order."""
     sold_out.forget()
     try:
         for strategy in _copying():
@@ -223,7 +224,7 @@ def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
 
 
 def split_by_others(sellers: Mapping[str, str]) -> dict[str, str]:
-    """Return the skus that were split by a strategy other than their seller, each with the name of that strategy.
+    """Return the skus that another strategy than their present seller has split, with the name of that strategy.
 
     Args:
         sellers: the name of the strategy that sells each sku.
@@ -233,13 +234,13 @@ def split_by_others(sellers: Mapping[str, str]) -> dict[str, str]:
 
 
 def merge_splits_of_others(sellers: Mapping[str, str]) -> list[str]:
-    """Merge stock that was split by a strategy other than its seller.
+    """Merge the stock of skus that another strategy than their present seller has split.
 
     Args:
         sellers: the name of the strategy that sells each sku.
 
     Returns:
-        The skus that were split.
+        The skus whose stock was merged.
     """
     split = split_by_others(sellers)
     for sku, by in split.items():
@@ -248,7 +249,7 @@ def merge_splits_of_others(sellers: Mapping[str, str]) -> list[str]:
 
 
 def redis_stock(skus: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-    """Return the units of each sku that Redis may still admit, and those reserved. Skus without a copy are missing.
+    """Return (units in the counters, units reserved) of each sku. Skus without a counter in Redis are missing.
 
     Raises:
         RedisError: Redis did not answer.
@@ -268,7 +269,7 @@ def sales_with_queued_orders(skus: Collection[str]) -> set[int]:
 
 
 def risks(name: str) -> list[str]:
-    """Return the reasons why orders that a strategy queues may be lost. An empty list: none, or it queues no orders.
+    """Return the reasons why queued orders of a strategy may be lost. Empty if it queues none, or Redis is safe.
 
     Raises:
         RedisError: Redis did not answer.
@@ -289,7 +290,9 @@ def queued_order(order_id: UUID) -> QueuedOrder | None:
 
 
 def free_key(order: OrderRequest, lost: UUID) -> bool:
-    """Free the idempotency key of a queued order that Postgres has lost. See `Queue.free_key`.
+    """Free the idempotency key of an order that was queued and saved, but is missing in Postgres now.
+
+    See `Queue.free_key`.
 
     Raises:
         StockUnavailable: Redis did not answer.
@@ -306,5 +309,5 @@ def work(save: Save, reject: Reject, saved: Saved, *, shift: float = math.inf) -
 
 
 def end_lost_order(reservation: Reservation, reject: Reject) -> bool:
-    """Reject an order that the queue has lost. See `LuaQueue.end_lost`."""
+    """Reject an order that has a reservation but no entry on the queue. See `LuaQueue.end_lost`."""
     return cast("LuaQueue", get("lua-queue")).end_lost(reservation, reject)

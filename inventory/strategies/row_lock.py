@@ -10,11 +10,11 @@ from inventory.strategies.base import Strategy
 
 
 class RowLockStrategy(Strategy):
-    """Lock the stock rows of the whole order with one `SELECT ... FOR NO KEY UPDATE`, and check it.
+    """Lock the stock rows of the whole order with one `SELECT ... FOR NO KEY UPDATE`, then check and subtract.
 
-    Guarantees: what was read stays true until the commit, so no unit is sold twice.
-    Costs: one more statement than `guarded-update`. Customers of one sku wait for each other at the row, and those who
-    are refused wait as long as those who buy.
+    Guarantees: the rows that were read cannot change until the commit, so no unit is sold twice.
+    Costs: one more statement than `guarded-update`. Orders of one sku wait for each other's row lock, even those that
+    are refused.
     Choose it: when the decision needs more than one comparison of a number, for example a rule over several rows.
     """
 

@@ -1,4 +1,7 @@
-"""Which segment of a sku an order takes, and the locks that go with it: shared by the two segmented strategies."""
+"""Base of the two segmented strategies: choose the segment of a sku for an order, and hold its lock.
+
+A segment is a part of a sku's stock with a lock of its own, so that several orders of the sku can run at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
 
 CACHE_SECONDS = 2.0
-"""Seconds for which a process uses the units of the segments that it has read. It sees new segments only after that."""
+"""Seconds for which a process caches the units of the segments. It sees new segments only after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class HeldItem:
     """An item of an order, and the leases of the segments that it is taken from.
 
     Args:
-        number: the segment that covers the item; None when no single one does, and all segments are held.
+        number: the segment that has enough units for the item. None if no single segment has; then all are held.
         leases: by segment number.
     """
 
@@ -46,20 +49,20 @@ class SegmentsChanged(Exception):
 
 
 class Segmented(Strategy):
-    """A lock for each segment. An order holds one segment of each sku; if none covers an item, it holds all of them.
+    """A lock for each segment. An order holds one segment of each sku; if none has enough units, it holds all of them.
 
-    Locks are waited for in the order of sku and number, and never while a later one is held. So orders cannot deadlock:
-    neither two for the same skus, nor one that holds all segments and one that holds a single one.
+    Orders wait for locks in the order of sku and segment number. A waiting order holds no later lock, so orders cannot
+    deadlock, even if one holds all segments and another one only a single segment.
 
-    The cached units only say which segment to try first. They are never a reason to answer "sold out".
+    The cached units only choose the segment to try first. "Sold out" is never based on them.
 
     Args:
-        make_lock: returns the lock of a sku's segment. It must give fences.
+        make_lock: returns the lock of a sku's segment. It must give fencing tokens.
         wait: seconds that a customer waits for the locks of the whole order.
         segments: the number of segments that a sku is split into. It may change while a sale runs: the next preheat or
-            rebalance splits the stock into so many, and orders use every segment that has units.
-        start: takes the sku and the number of segments that cover an item, and returns which of them to try first. By
-            default they take turns.
+            rebalance applies it, and orders use every segment that has units.
+        start: takes the sku and the number of segments that have enough units, and returns the index of the one to try
+            first. By default they take turns.
     """
 
     def __init__(
@@ -88,14 +91,14 @@ class Segmented(Strategy):
 
     @abstractmethod
     def sell(self, order: OrderRequest, held: Sequence[HeldItem], save: Save) -> None:
-        """Take the items and save the order, as the holder of the locks.
+        """Take the items and save the order. The caller holds the locks.
 
         Raises:
-            SegmentsChanged: a segment no longer covers its item, or there are new segments. Nothing was taken.
+            SegmentsChanged: a segment no longer has enough units, or there are new segments. Nothing was taken.
         """
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        # Connect before the lock is taken, so that nobody waits for it.
+        # Connect to Postgres before taking the lock, so that its waiters do not wait for the connection, too.
         connection.ensure_connection()
         until = time.monotonic() + self.wait
         while True:
@@ -112,7 +115,7 @@ class Segmented(Strategy):
                     raise StockBusy(str(changed)) from changed
             except LockTimeout as error:
                 raise StockBusy(str(error)) from error
-            except (LockUnavailable, RedisError) as error:  # no answer, or an error: out of memory, or a replica
+            except (LockUnavailable, RedisError) as error:  # The server is away, out of memory, or a replica.
                 raise StockUnavailable(str(error)) from error
 
     def _hold(self, item: RequestItem, leases: ExitStack, until: float) -> HeldItem:
@@ -132,8 +135,8 @@ class Segmented(Strategy):
         return HeldItem(item, None, {number: self._lock(item.sku, number, leases, until) for number in numbers})
 
     def _lock_one(self, sku: str, numbers: list[int], leases: ExitStack, until: float) -> tuple[int, Lease]:
-        """Lock the first of these segments or, if that is held, wait for the second."""
-        # Trying more of them costs more than it gains: with many customers all segments are held.
+        """Lock the first of these segments of a sku. If another order holds it, wait for the second."""
+        # Trying more segments costs more than it gains: with many customers all segments are held.
         first, second = numbers[0], numbers[1 % len(numbers)]
         if second != first:
             with suppress(LockTimeout):
@@ -154,19 +157,19 @@ class Segmented(Strategy):
         return segments
 
     def _subtract_in_cache(self, sold: HeldItem) -> None:
-        # Without a mutex: threads may overwrite each other, which is harmless in a hint.
+        # No mutex is needed: if threads overwrite each other, only the choice of the first segment suffers.
         if sold.number is None:
             self.forget(sold.item.sku)
         elif (cached := self._cache.get(sold.item.sku)) is not None and sold.number in cached[1]:
             cached[1][sold.number] -= sold.item.quantity
 
     def forget(self, sku: str) -> None:
-        """Read the segments of a sku again before the next order."""
+        """Drop the cached units of a sku, so that the next order reads its segments again."""
         self._cache.pop(sku, None)
 
 
 def round_robin() -> Callable[[str, int], int]:
-    """Return a `start` that takes the segments of each sku in turn.
+    """Return a `start` for `Segmented` that takes the segments of each sku in turn.
 
     It counts per sku. With a single count, an order with as many skus as there are segments would start each sku at the
     same segment every time.

@@ -24,11 +24,11 @@ CLAIM = """
 class SegmentedLock(Segmented):
     """Do what `redis-lock` does on one of N segments: lock, check, decrement, save, commit, unlock.
 
-    Guarantees: those of `redis-lock`, fences included, for each segment. "Sold out" is answered only after segments and
-    unsplit stock were added up in one statement. If all segments together cover an item but no single one does, the
-    order locks all of them, takes its units from the total, and rebalances the rest.
+    Guarantees: those of `redis-lock` for each segment, including fencing tokens. "Sold out" is answered only after one
+    statement has added up all units of the sku. If only all segments together have enough units, the order locks all of
+    them, takes its units from the total, and rebalances the rest.
     Costs: up to N locks and N rows for the last units.
-    Choose it: when `redis-lock` is right and one sku is too hot for one line.
+    Choose it: when `redis-lock` is right, but one lock for a sku is too slow.
     """
 
     name = "segmented-lock"
@@ -40,9 +40,9 @@ class SegmentedLock(Segmented):
         return stock.on_hand(sku)
 
     def sell(self, order: OrderRequest, held: Sequence[HeldItem], save: Save) -> None:
-        # Commit before the caller releases the leases.
+        # Commit before the caller releases the locks. Otherwise the next holder reads old stock.
         with transaction.atomic(durable=True):
-            # Before any segment: preheating and unloading lock the stock rows first and then wait for segments.
+            # Lock stock rows before segments, as preheating and unloading do. The reverse order could deadlock.
             stock.lock([each.item.sku for each in held if each.number is None])
             for each in held:
                 if each.number is None:
@@ -58,7 +58,7 @@ class SegmentedLock(Segmented):
         self._split(skus, 0)
 
     def _split(self, skus: Sequence[str], segment_count: int) -> None:
-        # The row locks suffice: every write of an order is relative and guarded, and waits for this commit.
+        # Row locks are enough, without locks in Redis: the guarded writes of orders wait for this commit.
         with transaction.atomic():
             for sku in sorted(skus):
                 item, segments = lock_rows(sku)
@@ -70,7 +70,7 @@ class SegmentedLock(Segmented):
 
 
 def check_and_decrement(item: RequestItem, number: int, lease: Lease) -> None:
-    """Subtract an item from a segment in the open transaction, as the holder of its lock.
+    """Subtract an item from a segment in the open transaction. The caller holds the lock of the segment.
 
     Raises:
         SegmentsChanged: the segment has fewer units than the item wants.
@@ -85,9 +85,9 @@ def check_and_decrement(item: RequestItem, number: int, lease: Lease) -> None:
 
 
 def take_and_rebalance(item: RequestItem, leases: Mapping[int, Lease], segment_count: int) -> None:
-    """Subtract an item from all units of its sku in the open transaction, as the holder of every lock.
+    """Subtract an item from all units of its sku in the open transaction. The caller holds the locks of all segments.
 
-    The rest is rebalanced over the segments, unless the sale has ended: then it is left where all strategies find it.
+    The remaining units are distributed evenly over the segments, except after the end of the sale.
 
     Raises:
         SoldOut: segments and unsplit stock together have fewer units than the item wants.
@@ -108,10 +108,10 @@ def take_and_rebalance(item: RequestItem, leases: Mapping[int, Lease], segment_c
 
 
 def set_fences(segments: Iterable[StockSegment], leases: Mapping[int, Lease]) -> None:
-    """Set the fence of each lease on its segment in memory; `rebalance` writes it with the units.
+    """Set the fence (fencing token) of each lease on its segment in memory; `rebalance` writes it to Postgres.
 
     Raises:
-        StockBusy: a segment has a later fence.
+        StockBusy: a segment has a later fence, so a later holder has written it.
     """
     for segment in segments:
         fence = fence_of(leases[segment.number])

@@ -1,4 +1,4 @@
-"""`segmented-redis`: the stock in N counters of Redis with a lock each; then Postgres decides."""
+"""`segmented-redis`: the stock of a sku in N counters of Redis with a lock each; then Postgres decides."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged
 class SegmentedRedis(Segmented):
     """Lock a segment, check and decrement its counter, and reserve the units; save in Postgres, commit, unlock.
 
-    Guarantees: those of `lua`. Redis admits and the guarded update decides, so a lease that was overtaken does no harm
-    and no fence is checked. If all segments together cover an item but no single one does, the order locks all of them
-    and rebalances the counters so that one covers it. Costs: the locks of `segmented-lock` and the round trips of
-    `lua`; admitted customers still wait at the one row. Choose it: to compare it with `lua`, whose script does the same
-    without a lock and in fewer round trips.
+    Guarantees: those of `lua`. Redis admits and the guarded UPDATE decides, so a lease that has expired does no harm,
+    and no fencing token is checked. If only all segments together have enough units, the order locks all of them and
+    rebalances the counters so that one has enough.
+    Costs: the locks of `segmented-lock` and the round trips of `lua`. Orders that Redis admits still wait for the one
+    stock row.
+    Choose it: to compare it with `lua`, whose script does the same without a lock and in fewer round trips.
 
     Args:
         counters: returns the segments' counters in Redis. Called for each order, so that nothing connects at import.
@@ -41,7 +42,7 @@ class SegmentedRedis(Segmented):
         self._make_counters = counters
 
     def counters(self) -> SegmentCounters:
-        """Return the counters, which know the reservations that this process could not end yet."""
+        """Return the counters, with the list of reservations that this process has to end again."""
         counters = self._make_counters()
         counters.unended = self.unended
         return counters
@@ -54,7 +55,7 @@ class SegmentedRedis(Segmented):
         return dict(enumerate(self._read(sku)[0]))
 
     def units_left(self, sku: str) -> int:
-        """Return the units in the counters and those reserved, which come back if their orders fail."""
+        """Return the units in the counters plus the reserved ones, which come back if their orders fail."""
         units, reserved = self._read(sku)
         left = max(0, sum(units) + reserved)
         verify_sold_out(sku, left)
@@ -74,8 +75,7 @@ class SegmentedRedis(Segmented):
                 if left is None:
                     raise SegmentsChanged(each.item.sku)
                 if left < each.item.quantity:
-                    # All locks are held here, so the units still reserved belong to orders whose process died or whose
-                    # lease was overtaken.
+                    # All segments are locked: units still reserved belong to processes that died or lost their lease.
                     left = self.units_left(each.item.sku)
                     if left >= each.item.quantity:
                         raise StockReserved(each.item.sku)
@@ -91,7 +91,7 @@ class SegmentedRedis(Segmented):
         try:
             save_admitted(order, taken.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
-            # Postgres refused units that Redis had admitted, so the counters are wrong: delete them, as `lua` does.
+            # Postgres refused units that Redis had admitted: the counters are wrong. Delete them, as `lua` does.
             with suppress(RedisError):
                 counters.unload_segments([error.sku])
             raise
@@ -103,14 +103,14 @@ class SegmentedRedis(Segmented):
         self.counters().unload_segments(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        # Lock no row of a sku without segments: customers of another strategy wait for it.
+        # Lock no row of a sku without segments: customers of another strategy would wait for it.
         split = [sku for sku in skus if self.counters().segments(sku, self.segments)]
         return self._load(split, saved, make=False) if split else {}
 
     def _load(self, skus: Sequence[str], saved: Saved, *, make: bool) -> Mapping[str, int]:
         counters, changes = self.counters(), {}
         with transaction.atomic():
-            # Lock the rows first, for the reason given in `lua.load`.
+            # The row locks keep orders from committing. Each reserved order is in `committed`, or is not saved yet.
             on_hand = stock.lock(skus)
             committed = saved_among(saved, counters.order_ids())
             for sku in skus:

@@ -15,7 +15,7 @@ from inventory.strategies.base import Strategy
 
 NAME = "unit-rows"
 
-# ARRAY(...) is evaluated once. IN (...) may be evaluated again for each row, and find other units each time.
+# ARRAY(...) is evaluated once. IN (...) could be evaluated for each row again, and lock other units each time.
 TAKE = """
     DELETE FROM inventory_stockunit
      WHERE id = ANY (ARRAY(SELECT id FROM inventory_stockunit WHERE sku = %s LIMIT %s FOR UPDATE {locked}))
@@ -24,17 +24,18 @@ SPLIT = "INSERT INTO inventory_stockunit (sku) SELECT %s FROM generate_series(1,
 
 
 class UnitRows(Strategy):
-    """Select unlocked unit rows with `FOR UPDATE SKIP LOCKED` and delete them, so customers of one sku do not wait.
+    """Select unlocked unit rows with `FOR UPDATE SKIP LOCKED` and delete them, so orders of one sku do not wait.
 
-    Guarantees: a row is deleted once, so no unit is sold twice. Too few unlocked rows do not mean "sold out": locked
-    ones come back if their orders fail, and there may be unsplit units. So a second transaction waits for the others.
-    It locks the stock rows of the whole order before any unit: with unit rows from the first attempt still locked, two
-    orders that wait for each other's units would deadlock.
+    Guarantees: a row is deleted once, so no unit is sold twice. If too few rows are unlocked, the sku may still have
+    units: locked ones come back if their orders fail, and some may not be split into rows yet. A second transaction
+    then waits for the locked rows. It locks the stock rows of the whole order before any unit: if unit rows of the
+    first attempt stayed locked, two orders that wait for each other's units would deadlock.
     Costs: a row for each unit, to insert and to delete, and the second transaction when stock runs low.
     Choose it: for a few thousand units that many customers buy at once, or when each unit differs, as seats do.
 
     Args:
-        rows: units of a sku that are split into rows at a time. The rest stays unsplit until these are used up.
+        rows: units of a sku that are split into rows at a time. The rest stays in the stock row until these are used
+            up.
     """
 
     name = NAME
@@ -74,7 +75,7 @@ class UnitRows(Strategy):
 
 
 class TooFewUnlocked(Exception):
-    """The missing units are locked by other orders, or unsplit."""
+    """Too few unit rows are unlocked: other orders have locked the rest, or it is not split into rows yet."""
 
 
 def take_unlocked(item: RequestItem) -> None:
@@ -82,7 +83,7 @@ def take_unlocked(item: RequestItem) -> None:
 
     Raises:
         SoldOut: too few units are left, even with the units that other orders have locked.
-        TooFewUnlocked: there may be enough. Roll back what was taken before waiting for anything.
+        TooFewUnlocked: enough units may be left. Roll back before waiting for them.
     """
     taken = _take(item.sku, item.quantity, "SKIP LOCKED")
     if taken < item.quantity:
@@ -93,10 +94,10 @@ def take_unlocked(item: RequestItem) -> None:
 
 
 def take_waiting(item: RequestItem, unsplit: int) -> int:
-    """Take units in the open transaction, after waiting for the orders that have locked them, and then unsplit ones.
+    """Take unit rows in the open transaction, after waiting for orders that have locked them; then take unsplit units.
 
     Args:
-        unsplit: units in the stock row, which is locked, so that none are split or merged meanwhile.
+        unsplit: units in the stock row. The caller has locked it, so that no units are split or merged meanwhile.
 
     Returns:
         Unsplit units that are left.
@@ -115,7 +116,7 @@ def take_waiting(item: RequestItem, unsplit: int) -> int:
 
 
 def split(sku: str, units: int) -> None:
-    """Split unsplit units into rows, unless another sale has split the sku by now. The stock row is locked."""
+    """Move units from the locked stock row to unit rows. Do nothing if another sale has split the sku meanwhile."""
     if units and StockItem.objects.filter(sku=sku, on_hand__gte=units, split_by=NAME).update(
         on_hand=F("on_hand") - units, version=F("version") + 1
     ):
