@@ -1,4 +1,4 @@
-"""Stock: receiving it, the strategies that take it for orders, and the audit that accounts for it.
+"""Stock keeping: units are received, taken for orders by a strategy, and audited.
 
-This room knows skus, quantities and order requests. It knows neither products nor the order tables.
+This package knows skus, quantities and order requests. It knows neither products nor the order tables.
 """

@@ -1,4 +1,4 @@
-"""The Django app."""
+"""Configuration of the Django app `inventory`."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""The conservation law: units received = on hand + sold, no figure is negative, and no unit is sold twice."""
+"""Audit of stock by the conservation law: units received = on hand + sold, and neither of these two is negative."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of one sku in the tables, in units.
+    """What the tables say about one sku, in units.
 
     Args:
-        unexplained: units received according to the sku's own row, minus the sum of its movements.
+        unexplained: the `received` of the sku's stock row, minus the sum of its stock movements. It should be 0.
     """
 
     sku: str
@@ -22,17 +22,20 @@ class Figures:
 
     @property
     def drift(self) -> int:
-        """Units that are missing; negative when there are more on hand and sold than were received."""
+        """Units received that are neither on hand nor sold. Negative if on hand plus sold is more than received."""
         return self.received - self.on_hand - self.sold
 
     @property
     def oversold(self) -> int:
-        """Units sold beyond the units received."""
+        """Units sold in excess of the units received; 0 if there are none."""
         return max(0, self.sold - self.received)
 
     @property
     def conserved(self) -> bool:
-        """Whether the law holds. The sum alone is not enough: -1 on hand and one sold too many add up as well."""
+        """Whether the conservation law holds.
+
+        Comparing the sums is not enough: with one sold too many and -1 on hand, received = on hand + sold still holds.
+        """
         adds_up = self.drift == 0 and self.unexplained == 0
         return adds_up and min(self.on_hand, self.sold) >= 0 and self.sold <= self.received
 
@@ -40,16 +43,16 @@ class Figures:
 def check(
     stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int], moved: Mapping[str, int] | None = None
 ) -> list[Figures]:
-    """Compute the figures of every sku. A pure function of the tables: it reads no counter that a strategy keeps.
+    """Compute the figures of every sku from values that the caller has read from the tables.
 
     Args:
-        stock: sku, units received, units on hand. Read it, `sold` and `moved` in one snapshot.
-        sold: units of each sku in valid orders; a sku may be missing.
-        moved: the sum of each sku's movements, which is what counts as received; a sku may be missing. None when there
-            are no movements to compare with.
+        stock: (sku, units received, units on hand) of every sku. Read all three arguments in one database snapshot.
+        sold: units in valid orders, by sku. A sku without orders may be missing.
+        moved: sum of the stock movements, by sku, which then counts as the units received. With None, the units
+            received in `stock` count.
 
     Returns:
-        The figures of every sku that is in stock or was sold, sorted. The law holds when each is `conserved`.
+        The figures of every sku in any of the arguments, sorted by sku. The law holds if every one is `conserved`.
     """
     rows = {sku: (received, on_hand) for sku, received, on_hand in stock}
     skus = sorted(rows.keys() | sold.keys() | (moved or {}).keys())

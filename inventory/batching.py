@@ -13,7 +13,8 @@ from django.db import connection
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 LINGER = 0.002
-"""Seconds that a batch waits for more calls if the batch before it had several. Otherwise it starts at once."""
+"""Seconds for which a batch waits for more calls, if the previous batch had more than one. Otherwise it does not
+wait."""
 
 
 def _held() -> threading.Lock:
@@ -24,10 +25,10 @@ def _held() -> threading.Lock:
 
 @dataclass(eq=False, slots=True)
 class Pending(Generic[Request, Result]):
-    """A pending call. Its thread is woken once: either with its result or to run the next batch.
+    """A call that waits in a `Batcher`. Its thread is woken once: its result is ready, or it must run the next batch.
 
-    It waits for a lock, which is released to wake it. An Event makes a lock for each wait and does more around it:
-    waking sixteen threads by events took a tenth of the time of their orders.
+    The thread waits by acquiring a held lock, and releasing that lock wakes it. `threading.Event` is slower: waking
+    sixteen threads with events took a tenth of the time of their orders.
     """
 
     request: Request
@@ -38,7 +39,7 @@ class Pending(Generic[Request, Result]):
     _waiting: threading.Lock = field(default_factory=_held)
 
     def wait_to_be_woken(self) -> None:
-        """Sleep until `wake_up` is called. The lab recognises this function: no server knows of the wait."""
+        """Block until `wake_up` is called. The lab's scheduler recognises a waiting thread by this function."""
         self._waiting.acquire()
 
     def wake_up(self) -> None:
@@ -47,12 +48,12 @@ class Pending(Generic[Request, Result]):
 
 
 class Batcher(Generic[Request, Result]):
-    """Runs one batch at a time; calls that arrive during a batch form the next one.
+    """Runs one batch of calls at a time. Calls that arrive during a batch form the next one.
 
-    A call that finds no batch running, and comes after a batch of one, starts at once and does not wait for others.
-    Under load a batch waits `LINGER` seconds before it starts: Postgres answers faster than one process sends requests,
-    so batches would stay small, and each costs a round trip. A batch starts after the last of its calls arrived, so a
-    result is never older than its call. The batcher has no thread of its own.
+    If no batch is running and the last one had only one call, a call runs at once. Otherwise its batch first waits
+    `LINGER` seconds for more calls. Without the wait batches would stay small, because Postgres answers faster than one
+    process sends requests, and each batch costs a round trip. A batch starts after all its calls have arrived, so a
+    result is never older than its call. A caller's thread runs the batch.
     """
 
     def __init__(self) -> None:
@@ -65,13 +66,14 @@ class Batcher(Generic[Request, Result]):
         """Run a request together with all requests that are pending, and return its result.
 
         Args:
-            run: computes the results of many requests, in their order. All callers must pass equivalent functions,
-                since the function of any one of them serves the whole batch. Its exception is raised in every caller.
+            run: returns the results of several requests, in their order. All callers must pass equivalent functions,
+                because the function of one caller serves the whole batch. If it raises, every caller of the batch gets
+                the exception.
         """
         mine: Pending[Request, Result] = Pending(request)
         if not self._enter(mine, only_as_leader=True):
-            # Return the connection to the pool first: the leader may need it. This comes before the call is visible to
-            # the leader, because a thread that may be woken to lead must not block on a connection.
+            # Return the connection to the pool: the thread that runs the batch may need it.
+            # Close the connection before the call joins a batch: from then on, others may wait for this thread.
             if not connection.in_atomic_block:
                 connection.close()
             if not self._enter(mine):
@@ -83,14 +85,14 @@ class Batcher(Generic[Request, Result]):
         return cast(Result, mine.result)
 
     def pending(self) -> int:
-        """The number of calls that wait for the next batch."""
+        """Return the number of calls that wait for the next batch."""
         return len(self._pending)
 
     def _enter(self, mine: Pending[Request, Result], *, only_as_leader: bool = False) -> bool:
         """Add a call to the next batch, and return whether its thread must run that batch now.
 
         Args:
-            only_as_leader: do not add the call if another thread leads.
+            only_as_leader: add the call only if its thread must run the batch.
         """
         with self._mutex:
             leads = not self._running
@@ -100,14 +102,14 @@ class Batcher(Generic[Request, Result]):
         return leads
 
     def _gather(self) -> list[Pending[Request, Result]]:
-        """Begin a batch of all pending calls."""
+        """Remove all pending calls from the list, and return them as a batch."""
         with self._mutex:
             batch, self._pending = self._pending, []
         self._last = len(batch)
         return batch
 
     def _lead(self, mine: Pending[Request, Result], run: Callable[[Sequence[Request]], Sequence[Result]]) -> None:
-        """Run the batch of all pending calls, then wake the first call of the next batch to lead it."""
+        """Run all pending calls as a batch. Then wake the first caller that arrived meanwhile, to run the next one."""
         batch: list[Pending[Request, Result]] = []
         try:
             if self._last > 1:

@@ -1,4 +1,4 @@
-"""Sell to many orders in one transaction: one statement takes the stock, and one `Save` writes the orders."""
+"""Sell to many orders in one transaction: one UPDATE takes the stock, and one call of `save` writes the orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inventory.requests import OrderRequest, Reject, RequestItem, Save
 
 
 def ignore_rejections(rejected: Mapping[OrderRequest, str]) -> None:
-    """Do nothing. The `Reject` for orders whose customers still wait for the answer."""
+    """Do nothing: a `Reject` callback for customers who still wait and get the refusal as their answer."""
 
 
 def commit(
@@ -25,13 +25,13 @@ def commit(
     *,
     lock_timeout: float | None = None,
 ) -> dict[UUID, InventoryError]:
-    """Sell to each order what the orders before it have left, and commit.
+    """Sell to the orders one after the other, each from what the earlier ones leave, and commit.
 
-    Usually there is enough for all of them, and one statement takes it. Otherwise they are sold one by one.
+    If the stock covers all of them, one statement takes it. Otherwise the orders are checked one by one.
 
     Args:
         reject: called in the same transaction with the orders that get no units.
-        lock_timeout: seconds that each statement may wait for a lock in Postgres; None for what the session allows.
+        lock_timeout: seconds that each statement may wait for a lock in Postgres; None keeps the session's setting.
 
     Returns:
         The reason for each order that got no units, by order id.
@@ -47,7 +47,7 @@ def _transaction(lock_timeout: float | None) -> Iterator[None]:
     with transaction.atomic(durable=True):
         if lock_timeout is not None:
             with connection.cursor() as cursor:
-                # For this transaction only: through a pooler, the next one may run in another session.
+                # LOCAL, because a pooler may give this session to another client after the transaction.
                 cursor.execute(f"SET LOCAL lock_timeout = '{lock_timeout}s'")
         yield
 
@@ -55,10 +55,10 @@ def _transaction(lock_timeout: float | None) -> Iterator[None]:
 def _sell_to_all(
     orders: Sequence[OrderRequest], save: Save, reject: Reject, lock_timeout: float | None
 ) -> dict[UUID, InventoryError]:
-    """Sell to all orders.
+    """Sell to all orders that `save` accepts.
 
     Raises:
-        SoldOut, StockElsewhere: the unsplit stock of a sku is too small for all of them. Nothing was sold.
+        SoldOut, StockElsewhere: the stock row of a sku has too few units for all orders. Nothing was sold.
     """
     if not orders:
         return {}
@@ -74,9 +74,9 @@ def _sell_to_all(
 def _sell_one_by_one(
     orders: Sequence[OrderRequest], save: Save, reject: Reject, lock_timeout: float | None
 ) -> dict[UUID, InventoryError]:
-    """Sell to each order what the orders before it have left.
+    """Sell to the orders one after the other, each from what the earlier ones leave.
 
-    When `Save` refuses orders, their units are offered to the orders that did not fit before.
+    If `save` refuses an order, its units are offered to the orders for which too few were left.
     """
     refusals: dict[UUID, InventoryError] = {}
     sold: Counter[str] = Counter()
@@ -89,7 +89,7 @@ def _sell_one_by_one(
             for order in fitting:
                 (left if order.id in unsaved else sold).update(_units_of([order]))
             refusals.update(unsaved)
-            if not unsaved:  # No units came back, so the orders that did not fit never will.
+            if not unsaved:  # `save` refused nothing, so no units came back for the other orders.
                 refusals.update(_shortage_errors(shortages, sold))
                 break
         if sold:
@@ -104,17 +104,18 @@ def _reject(orders: Sequence[OrderRequest], refusals: Mapping[UUID, InventoryErr
 
 
 def _is_rejection(refusal: InventoryError | None) -> bool:
-    """Return whether the order has to be rejected. A duplicate with the same body is not: the existing order stands."""
+    """Return whether an order must be saved as rejected. A retry must not: the order that it repeats stays valid."""
     return refusal is not None and not (isinstance(refusal, Duplicate) and refusal.same)
 
 
 def _fit(
     orders: Sequence[OrderRequest], left: Counter[str]
 ) -> tuple[list[OrderRequest], list[OrderRequest], dict[UUID, RequestItem]]:
-    """Subtract from `left` each order that it covers, one after the other.
+    """Choose the orders for which enough units remain, one after the other, and subtract their units from `left`.
 
     Returns:
-        The orders that fit, the others, and for each of the others the first item that `left` does not cover.
+        The orders that fit, the orders that do not, and the first item with too few units of each order that does not
+        fit.
     """
     fitting: list[OrderRequest] = []
     shortages: dict[UUID, RequestItem] = {}
@@ -129,7 +130,7 @@ def _fit(
 
 
 def _shortage_errors(shortages: Mapping[UUID, RequestItem], sold: Counter[str]) -> dict[UUID, SoldOut | StockElsewhere]:
-    """Return why orders did not fit. The transaction has yet to subtract the units sold from the units on hand."""
+    """Return the error of each order that did not fit. The units in `sold` are not subtracted in Postgres yet."""
     left = {sku: stock.on_hand(sku) - sold[sku] for sku in {item.sku for item in shortages.values()}}
     return {
         order_id: stock.shortage_error(item.sku, wanted=item.quantity, left=left[item.sku])

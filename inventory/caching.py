@@ -18,12 +18,12 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheEntry(Generic[Value]):
-    """A cached value. Entries are compared by identity, so that every change of a key can be noticed.
+    """A cached value. Two entries are equal only if they are the same object, so every change of a key can be noticed.
 
     Args:
         value: None when nothing is cached.
-        refresh_at: from this monotonic time on one caller may refresh the value.
-        expires_at: from this monotonic time on the value must not be used.
+        refresh_at: monotonic time from which one caller may refresh the value.
+        expires_at: monotonic time from which the value must not be used.
     """
 
     value: Value | None = None
@@ -53,7 +53,7 @@ class Cache(Generic[Key, Value]):
             self._entries[key] = CacheEntry(value, refresh_at, expires_at)
 
     def replace(self, key: Key, old: CacheEntry[Value], new: CacheEntry[Value]) -> None:
-        """Store an entry, unless the key has changed since `old` was read."""
+        """Store an entry, but only if `old` is still the entry of the key."""
         with self._mutex:
             if self.get(key) is old:
                 self._entries[key] = new
@@ -65,7 +65,7 @@ class Cache(Generic[Key, Value]):
             until: a monotonic time; from then on another caller may claim the refresh.
 
         Returns:
-            The entries as they are stored now. None when one of them has changed; then none is claimed.
+            The claimed entries as they are stored now. None if one of them has changed; then nothing is claimed.
         """
         with self._mutex:
             if any(self.get(key) is not entry for key, entry in due.items()):
@@ -79,14 +79,14 @@ class Cache(Generic[Key, Value]):
     ) -> Value | None:
         """Return a cached value, or load it.
 
-        In the second half of its time to live, one caller loads the value again while the others use the old one, so
-        that not all of them have to load it when it expires. While there is no value that may be used, one caller loads
-        it, and the others wait for it and share its result or its error.
+        In the second half of its time to live, one caller loads the value again while the others use the old one.
+        Otherwise all callers would have to wait when it expires. If there is no usable value, one caller loads it. The
+        others wait for this load, and share its result or its error.
 
         Args:
-            load: returns the value now; None is not cached.
+            load: returns the current value; None is not cached.
             ttl: seconds for which a loaded value may be used, counted from before it was loaded.
-            stale_if: an error of `load` after which a value that has not expired is used once more.
+            stale_if: if `load` raises this error, a value that has not expired is used once more.
         """
         now = time.monotonic()
         entry = self.get(key)
@@ -104,7 +104,7 @@ class Cache(Generic[Key, Value]):
             return entry.value
 
     def reload(self, key: Key, load: Callable[[Key], Value | None], *, ttl: float) -> Value | None:
-        """Load a value now, whatever is cached, and cache it. Other callers use the old value meanwhile.
+        """Load a value even if one is cached, and cache it. Other callers use the old value meanwhile.
 
         Args:
             load, ttl: as in `get_or_load`.
@@ -114,13 +114,13 @@ class Cache(Generic[Key, Value]):
     def _load_once(
         self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: float
     ) -> Value | None:
-        if ttl <= 0:  # Do not share a load: it may have read the value before a waiting call began.
+        if ttl <= 0:  # Without caching, a shared load could return a value from before this call.
             return self._load(key, entry, load, ttl)
         mine: Future[Value | None] = Future()
         with self._mutex:
             loading = self._loading.setdefault(key, mine)
         if loading is not mine:
-            # Return the connection to the pool first: the caller that loads may need it.
+            # Return the connection to the pool before waiting: the thread that loads the value may need it.
             if not connection.in_atomic_block:
                 connection.close()
             return loading.result()
@@ -140,18 +140,18 @@ class Cache(Generic[Key, Value]):
         now = time.monotonic()
         value = load(key)
         if value is not None:
-            # After `forget` this does nothing: the value may have been read before the change.
+            # This does nothing if `forget` was called meanwhile: the value may have been read before the change.
             self.replace(key, entry, CacheEntry(value, now + ttl / 2, now + ttl))
         return value
 
     def forget(self, key: Key) -> None:
-        """Drop the value of a key. A value that is being loaded now is not stored, and later callers load again."""
+        """Drop the value of a key. A load in progress will not be cached, and later callers load again."""
         with self._mutex:
             self._loading.pop(key, None)
             self._entries[key] = CacheEntry()
 
     def clear(self) -> None:
-        """Drop all values. Values that are being loaded now are not stored, and later callers load again."""
+        """Drop all values. Loads in progress will not be cached, and later callers load again."""
         with self._mutex:
             self._loading.clear()
             self._entries.clear()

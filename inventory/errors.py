@@ -1,4 +1,4 @@
-"""The errors of taking stock. After any of them, nothing was sold."""
+"""Errors of taking stock. After each of them, nothing was sold."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from uuid import UUID
 
 
 class InventoryError(Exception):
-    """The order was not placed. Nothing was sold."""
+    """Base class: the order was not placed, and nothing was sold."""
 
 
 class SoldOut(InventoryError):
-    """Too few units are left. A retry helps only if units come back."""
+    """Too few units of a sku are left. A retry can succeed only after units have been returned or delivered."""
 
     def __init__(self, sku: str, *, wanted: int, left: int) -> None:
         super().__init__(f"{sku}: {wanted} wanted, {left} left")
@@ -31,15 +31,15 @@ class CorrectionTooLarge(InventoryError):
 
 
 class TryAgain(InventoryError):
-    """A temporary failure. It says nothing about the units left: try again."""
+    """A temporary failure. Units may still be left, so the caller should try again."""
 
 
 class StockBusy(TryAgain):
-    """The lock was not granted in time."""
+    """The lock was not granted in time, or it expired and a later holder has changed the stock."""
 
 
 class StockElsewhere(TryAgain):
-    """Enough units are on hand, but not as unsplit stock: another sale has split them, or they were just returned."""
+    """Enough units are left, but not in the stock row: another sale has split them, or they were just returned."""
 
     def __init__(self, sku: str) -> None:
         super().__init__(f"{sku} is split for another sale, or units have just been returned. Try again.")
@@ -47,11 +47,11 @@ class StockElsewhere(TryAgain):
 
 
 class StockConflict(TryAgain):
-    """Other orders changed the row before each of the attempts to write it."""
+    """Every attempt of an optimistic update failed, because other orders had changed the row."""
 
 
 class StockReserved(TryAgain):
-    """The units left are reserved for orders that are not saved yet. These orders may still fail."""
+    """The units left are reserved for orders that are not saved yet. If such an order fails, its units come back."""
 
     def __init__(self, sku: str) -> None:
         super().__init__(f"{sku}: the units left are reserved for other orders. Try again.")
@@ -59,7 +59,7 @@ class StockReserved(TryAgain):
 
 
 class StockNotLoaded(TryAgain):
-    """The strategy has no copy of the sku's stock: preheat its sale."""
+    """What the strategy needs to sell the sku, such as its counter in Redis, is missing or wrong: preheat its sale."""
 
 
 class StockUnavailable(TryAgain):
@@ -78,7 +78,7 @@ class UnknownStrategy(StockUnavailable):
 
 
 class Refusal(InventoryError):
-    """The reason why `Save` did not write an order. Returned by `Save`; raised by a strategy for a single order."""
+    """Why an order was not saved. The shop's `Save` callback returns it; a strategy raises it for a single order."""
 
 
 class Duplicate(Refusal):
@@ -86,7 +86,7 @@ class Duplicate(Refusal):
 
     Args:
         existing: the id of the order that has the key.
-        same: whether the bodies are the same, so that the existing order is the answer.
+        same: whether both requests have the same body. Then this is a retry, and the existing order is its answer.
     """
 
     def __init__(self, existing: UUID, *, same: bool = True) -> None:
@@ -106,7 +106,7 @@ class OverLimit(Refusal):
 
 
 class SaleClosed(Refusal):
-    """The sale was closed, postponed or deleted since its offer was read."""
+    """The sale was closed, postponed or deleted after its prices and limits were read for this order."""
 
     def __init__(self, sale: int) -> None:
         super().__init__(f"Sale {sale} does not take orders now.")

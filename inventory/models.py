@@ -1,4 +1,4 @@
-"""The stock of each sku in Postgres: what every strategy writes and the audit reads."""
+"""The tables of stock in Postgres, which every strategy writes and the audit reads."""
 
 from django.conf import settings
 from django.db import models
@@ -6,9 +6,10 @@ from django.db.models import F, Q
 
 
 class StockItem(models.Model):
-    """One sku. Every write of `on_hand` is relative and guarded, and a constraint backs the guard.
+    """The stock of one sku. Writes of `on_hand` are relative and guarded: `on_hand - n WHERE on_hand >= n`.
 
-    `on_hand` here is the unsplit stock. Segments and unit rows add to it: see `stock.all_on_hand`.
+    `on_hand` counts only the unsplit stock. A strategy may move units to segments and unit rows, the tables below;
+    `stock.all_on_hand` adds up all of them.
     """
 
     sku = models.CharField(max_length=64, primary_key=True)
@@ -43,7 +44,7 @@ class StockItem(models.Model):
 
 
 class StockSegment(models.Model):
-    """A part of a sku's stock with its own row and lock, so that customers of one sku wait in several lines."""
+    """A part of a sku's stock with its own row and lock, so that several orders of one sku can run at once."""
 
     item = models.ForeignKey(StockItem, on_delete=models.CASCADE, db_column="sku", related_name="segments")
     number = models.PositiveSmallIntegerField()
@@ -62,7 +63,7 @@ class StockSegment(models.Model):
 
 
 class StockUnit(models.Model):
-    """One unit that can be sold. Selling it deletes the row."""
+    """One unit of a sku as a row of its own. Selling the unit deletes the row."""
 
     item = models.ForeignKey(StockItem, on_delete=models.CASCADE, db_column="sku", related_name="units")
 
@@ -71,7 +72,7 @@ class StockUnit(models.Model):
 
 
 class StockMovement(models.Model):
-    """A change of the units received of a sku: who made it and why. Their sum is what was received."""
+    """A change of a sku's units received, with who made it and why. The movements of a sku add up to its `received`."""
 
     class Kind(models.TextChoices):
         DELIVERED = "delivered"

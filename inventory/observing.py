@@ -1,6 +1,6 @@
-"""Events for metrics while stock is taken: waits for locks, sizes of batches, orders that leave the queue.
+"""Events for metrics: waits for locks, sizes of batches, and orders that leave the queue.
 
-A process ignores them until it calls `listen`. Only web servers, workers and beat do, unless METRICS is off.
+A process ignores these events until it calls `listen`. Web servers, workers and beat call it, unless METRICS is off.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from locking import Lease, Lock
 
 
 class Observer:
-    """Receives what happens. This one ignores it. A method must be quick and must not raise."""
+    """Receives the events, and ignores them in this base class. A method must be quick and must not raise."""
 
     def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
-        """A lock was asked for, and after so many seconds it was granted or not."""
+        """Called when a wait of `seconds` for a lock has ended. `granted` tells whether the lock was granted."""
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
-        """A lock was held for so many seconds, its release included; `lost` if its lease ended before."""
+        """Called after a lock was held for `seconds` and released. `lost` tells whether its lease had ended before."""
 
     def batch_saved(self, orders: int) -> None:
-        """`group-commit` has tried to save so many orders in one transaction."""
+        """Called when `group-commit` tries to save this number of orders in one transaction."""
 
     def refused_from_memory(self) -> None:
-        """An order was refused as sold out without asking a server."""
+        """Called when an order is refused as sold out from the cache of the process, without a query to a server."""
 
     def left_queue(self, *, saved: int, refused: int) -> None:
-        """A worker has taken orders off the queue."""
+        """Called when a worker has taken this many saved and this many refused orders off the queue."""
 
     def dead_letter(self) -> None:
-        """A queued order cannot be saved and is kept as a dead letter."""
+        """Called when a queued order cannot be saved and is kept as a dead letter."""
 
 
 _listening = Observer()
@@ -50,7 +50,7 @@ def observer() -> Observer:
 
 @contextmanager
 def hold(lock: Lock, timeout: float, *, strategy: str) -> Iterator[Lease]:
-    """Hold a lock as `lock.hold` does, and tell the observer how long it took.
+    """Hold a lock as `lock.hold` does, and report to the observer how long it was waited for and held.
 
     Args:
         timeout: seconds to wait at most.

@@ -1,4 +1,4 @@
-"""Servers that are away: what tells it, and a log that has one line when that begins and one when it ends."""
+"""Outages of servers: recognise them, limit the requests meanwhile, and log their beginning and end once."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ logger = logging.getLogger(__name__)
 
 
 def is_away(error: Exception) -> bool:
-    """Return whether a server did not answer at all. An answer that it cannot do something is another error."""
+    """Return whether an error means that the server cannot be reached, not that the server refused a request."""
     if isinstance(error, (OperationalError, InterfaceError)):
         state = getattr(error.__cause__, "sqlstate", None)
-        # Class 57P: the server is ended, or has just been started. Class 08: a pooler says that it cannot reach it.
+        # SQLSTATE 57P: Postgres is shutting down or starting up. 08: a pooler cannot reach Postgres.
         return state is None or state.startswith(("57P", "08"))
     return isinstance(error, (redis.ConnectionError, redis.TimeoutError))
 
 
 class Breaker:
-    """A circuit breaker: while a server does not answer, one caller of a process at a time asks it.
+    """A circuit breaker: while a server does not answer, only one caller of the process at a time sends it a request.
 
-    Each caller that asks a server that hangs waits until it gives up, and keeps its thread.
+    Without it, every caller would block a thread until its request times out.
 
     Args:
-        longest: seconds after which others may ask if that caller has not come back.
+        longest: seconds after which another caller may try if the first one has not come back.
         retry: seconds between the end of one attempt and the next.
         clock: returns the time in seconds.
     """
@@ -37,36 +37,36 @@ class Breaker:
         self.retry = retry
         self._longest = longest
         self._clock = clock
-        # Re-entrant: a finalizer may release a lock, which asks Redis, wherever the interpreter runs it.
+        # Re-entrant: garbage collection may run here and release a lock in Redis, which uses this breaker again.
         self._mutex = threading.RLock()
         self._ask_at: float | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether the server is away, and nobody is to ask it now."""
+        """Whether the server is away, and no caller may try it now."""
         ask_at = self._ask_at
         return ask_at is not None and self._clock() < ask_at
 
     def begin(self) -> None:
-        """Note that the server does not answer."""
+        """Record that the server does not answer."""
         with self._mutex:
             self._ask_at = self._clock() + self.retry
 
     def end(self) -> None:
-        """Note that the server answers."""
+        """Record that the server answers."""
         if self._ask_at is not None:
             with self._mutex:
                 self._ask_at = None
 
     def end_turn(self) -> None:
-        """Let another caller ask after `retry`, also when this one found that it need not ask."""
+        """End this caller's attempt, even if it sent no request. After `retry` seconds another caller may try."""
         if self._ask_at is not None:
             with self._mutex:
                 if self._ask_at is not None:
                     self._ask_at = min(self._ask_at, self._clock() + self.retry)
 
     def is_another_callers(self) -> bool:
-        """Return whether the server is away and the caller need not ask it again now. If not, it is their turn."""
+        """Return False if the server answers or if it is this caller's turn to try it. True: do not try it now."""
         if self._ask_at is None:
             return False
         with self._mutex:
@@ -78,14 +78,14 @@ class Breaker:
 
 
 class Outages:
-    """The work that fails now, in one process. Work is tried again every few seconds; not every try is worth a line."""
+    """Logs failing work of this process: the first of several failures in a row, and the success after them."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._failing: dict[str, tuple[float, int]] = {}
 
     def failed(self, work: str, error: Exception) -> None:
-        """Log that work fails, unless its previous attempt failed too. Further failures are only counted."""
+        """Log the first failure of some work. Failures that follow it are only counted."""
         with self._mutex:
             since, count = self._failing.get(work, (time.monotonic(), 0))
             self._failing[work] = (since, count + 1)
@@ -93,7 +93,7 @@ class Outages:
             logger.error("%s fails, and is tried again. Further failures are counted. %r", work, error)
 
     def worked(self, work: str) -> None:
-        """Log that some work is done again, with the number of failures before, if there were any."""
+        """Log that some work succeeds again, and how often it failed before. Log nothing if it did not fail."""
         if not self._failing:
             return
         with self._mutex:
@@ -103,8 +103,10 @@ class Outages:
 
 
 ANSWERING = "Answering requests with Postgres"
-"""The work of the API that fails while Postgres is away. It works again once an offer is read, or a health check finds
-Postgres."""
+"""Name of the API's work that fails while Postgres is away.
+
+It works again once a sale is read from Postgres, or a health check finds Postgres.
+"""
 
 outages = Outages()
-"""Those of this process."""
+"""The outages that this process has noticed."""

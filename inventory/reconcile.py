@@ -1,6 +1,6 @@
-"""Repairs what crashed processes have left inconsistent between Redis and Postgres, while the shop is selling.
+"""Repairs differences between Redis and Postgres that crashed processes have left, while the shop is selling.
 
-Postgres is the truth. Each repair is guarded: it does nothing if the state has been corrected since it was read.
+Postgres is the truth. Each repair is guarded: it does nothing if the state has changed since it was read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Repair:
     Args:
         what: a description of what was wrong.
         name: the sku, or the id of the order.
-        units: units that Redis may now admit in addition; negative for units that it may no longer admit.
+        units: change of the units that Redis may sell; negative if there are fewer now.
     """
 
     what: str
@@ -42,21 +42,20 @@ class Repair:
 def reconcile(
     on_sale: Callable[[], Mapping[str, str]], saved: Saved, reject: Reject, taken: Taken, *, grace: float
 ) -> list[Repair]:
-    """Correct the copies of stock in Redis, and merge stock that is split for a strategy that does not sell it.
+    """Correct the copies of stock in Redis, and merge stock that is split for a strategy which no longer sells it.
 
     Args:
-        on_sale: returns the strategy of each sku in a sale that is open or preheated. Other skus need no copy of their
-            stock. Each repair calls it after it has found what is wrong, so that a sale which is preheated meanwhile
-            keeps its copies.
-        grace: seconds after which the reservation of an order that was not saved counts as abandoned. If its process
-            was only paused, and the units were sold meanwhile, the guard in SQL refuses the order.
+        on_sale: returns the strategy of each sku in an open or preheated sale; copies of other skus' stock are removed.
+            Each repair calls it again after it has found what is wrong, so that a sale preheated meanwhile keeps its
+            copies.
+        grace: seconds after which the reservation of an unsaved order counts as abandoned. Its process may be only
+            paused: if the units are sold meanwhile, the guarded UPDATE then refuses the order.
 
     Returns:
         The repairs; each one is logged.
 
     Raises:
-        Exception: the first error, after all parts have run: one that fails does not keep the others from repairing.
-            Each error is logged.
+        Exception: the first error, after all parts have run. Each error is logged.
     """
     counters, failures = registry.counters(), Failures()
     repairs = []
@@ -70,7 +69,7 @@ def reconcile(
     }.items():
         with failures.noted(part):
             for repair in found:
-                # Log each repair at once: a later one may fail, and this one is made.
+                # Log each repair at once: it stays made even if a later one fails.
                 logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
                 repairs.append(repair)
     failures.log_and_raise()
@@ -78,18 +77,19 @@ def reconcile(
 
 
 class Failures:
-    """What could not be repaired, while the other repairs went on."""
+    """The errors of repairs, collected so that one failure does not stop the other repairs."""
 
     def __init__(self) -> None:
         self.found: list[tuple[str, Exception]] = []
 
     @contextmanager
     def noted(self, part: str, *, one_of_many: bool = False) -> Iterator[None]:
-        """Note an error of the block, which repairs a part, and go on after the block.
+        """Collect an error of the block, and continue after the block.
 
         Args:
-            one_of_many: whether parts of the same kind follow. While a server is away they would all fail, each after
-                its timeout, so the error of a server that is away is raised then.
+            part: what the block repairs.
+            one_of_many: whether similar blocks follow. Then the error of an unreachable server is raised at once,
+                because all of them would fail, each after its timeout.
         """
         try:
             yield
@@ -97,10 +97,10 @@ class Failures:
             if one_of_many and is_away(error):
                 raise
             self.found.append((part, error))
-            connection.close_if_unusable_or_obsolete()  # The next part needs a connection that works.
+            connection.close_if_unusable_or_obsolete()  # The next repair needs a working connection.
 
     def log_and_raise(self) -> None:
-        """Log each different error once, with all parts that it has kept from being repaired, and raise the first."""
+        """Log each distinct error once, with the repairs that it prevented. Then raise the first error, if any."""
         parts: dict[str, list[str]] = {}
         for part, error in self.found:
             parts.setdefault(f"{type(error).__name__}: {error}", []).append(part)
@@ -112,7 +112,7 @@ class Failures:
 
 
 def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
-    """Correct sums of reserved units that differ from the reservations: Redis has lost one of the two keys."""
+    """Correct sums of reserved units that differ from the reservations: Redis has lost one of these two keys."""
     for sku, before, after in counters.recount():
         yield Repair(f"{before} units counted as reserved, but reservations add up to {after}", sku, 0)
 
@@ -120,7 +120,10 @@ def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
 def _end_abandoned_reservations(
     counters: Counters, saved: Saved, reject: Reject, grace: float, failures: Failures
 ) -> Iterator[Repair]:
-    """End reservations whose process died: the order is saved, or its units go back. Queued orders are left alone."""
+    """End reservations whose process died. If the order was not saved, its units go back.
+
+    Orders that are still on the queue are skipped, because workers will save them.
+    """
     now = counters.client.time()[0]
     old = [each for each in counters.reservations() if each.at <= now - grace]
     queued = registry.queue().which_of(each.entry for each in old if each.entry)
@@ -142,12 +145,12 @@ def _end_abandoned_reservations(
 
 
 def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[str]]) -> Iterator[Repair]:
-    """Remove counters, segments and unit rows of skus that are not on sale. Split units become unsplit stock."""
+    """Remove counters, segments and unit rows of skus that are not on sale. Their units return to the stock row."""
     found = {*StockItem.objects.exclude(split_by="").values_list("sku", flat=True), *counters.skus()}
     if not (not_on_sale := found.difference(on_sale())):
         return
     with transaction.atomic():
-        # Ask again under the row locks: a sale that was preheated meanwhile is finished by now, or waits for the locks.
+        # Check again under the row locks. Preheating a sale takes them too, so it is now finished or has to wait.
         stock.lock(not_on_sale)
         unused = sorted(not_on_sale.difference(on_sale()))
         registry.unload(unused)
@@ -156,18 +159,18 @@ def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[s
 
 
 def _merge_splits_of_others(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
-    """Merge segments and unit rows of skus that another strategy sells now: it would not find the units there."""
+    """Merge segments and unit rows of skus that another strategy sells now. It would not find units in them."""
     if not (found := registry.split_by_others(on_sale())):
         return
     with transaction.atomic():
-        stock.lock(found)  # Ask again under the locks, as above.
+        stock.lock(found)  # Read `on_sale` under the row locks, for which preheating waits.
         merged = registry.merge_splits_of_others({sku: name for sku, name in on_sale().items() if sku in found})
     for sku in merged:
         yield Repair("stock split for a strategy that does not sell it", sku, 0)
 
 
 def _correct_copies(on_sale: Callable[[], Collection[str]], saved: Saved, failures: Failures) -> Iterator[Repair]:
-    # One sku at a time, to hold each row lock no longer than its own counter needs.
+    # Correct one sku at a time, so that each row lock is held only while its own counter is corrected.
     for sku in sorted(on_sale()):
         with failures.noted(f"the copy of {sku}", one_of_many=True):
             change = registry.refresh([sku], saved).get(sku, 0)
@@ -178,10 +181,10 @@ def _correct_copies(on_sale: Callable[[], Collection[str]], saved: Saved, failur
 def _correct_bought_units(
     counters: Counters, on_sale: Callable[[], Collection[str]], saved: Saved, taken: Taken, failures: Failures
 ) -> Iterator[Repair]:
-    """Correct the units bought per customer, where Redis missed a return or a late payment.
+    """Correct the units bought per customer in Redis, which may have missed a return or a late payment.
 
-    An order that is cancelled meanwhile may leave a count too low: Postgres still refuses orders beyond the limit. Only
-    a late payment that is committed meanwhile may leave a count too high. The next round corrects both.
+    A cancellation during the repair may leave a count too low; Postgres still refuses orders beyond the limit. A late
+    payment during the repair may leave a count too high. The next reconciliation corrects both.
     """
     for sku in sorted(on_sale()):
         with failures.noted(f"the counts of {sku} bought", one_of_many=True):
@@ -193,8 +196,7 @@ def _correct_bought_units_of(sku: str, counters: Counters, saved: Saved, taken: 
     if not queue.bought.of(sku):
         return
     with transaction.atomic():
-        # While the row is locked, no order of the sku is committed: each reserved order is either saved, and in
-        # `taken`, or still to come.
+        # The row lock keeps orders of the sku from committing. Each reserved order is in `taken`, or is not saved yet.
         stock.lock([sku])
         bought = queue.bought.of(sku)
         expected = Counter(taken(sku, {sale for sale, _ in bought}))

@@ -1,4 +1,4 @@
-"""What a customer asked for, as values that pass between the shop and a strategy."""
+"""What a customer wants to order, and the callbacks by which a strategy saves it: shared by shop and strategies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RequestItem:
         quantity: units, at least 1.
         price: the price of one unit.
         limit: units that a customer may have of the sku in this sale; None for no limit.
-        name: name of the product, which the order keeps. Taking stock does not need it.
+        name: product name to store in the order; not needed to take stock.
     """
 
     sku: str
@@ -63,10 +63,10 @@ class OrderRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where an order is stored when a strategy returns.
+    """Where an order is stored when a strategy returns: in Postgres (`COMMITTED`) or on the queue in Redis.
 
     Args:
-        place: the order's place in the queue in Redis, from 1; a worker saves it later. None when it is `COMMITTED`.
+        place: the order's place in the queue, from 1; a worker saves it later. None for a committed order.
     """
 
     COMMITTED: ClassVar[Placement]
@@ -79,23 +79,24 @@ Placement.COMMITTED = Placement()
 
 
 Save = Callable[[Sequence[OrderRequest]], Mapping[UUID, Refusal]]
-"""Write orders in the open transaction, in a fixed number of statements.
+"""Callback that writes orders in the open transaction, in a fixed number of statements.
 
-Returns the refusals by order id; refused orders leave nothing behind. The `Save` of one request can write another.
+It returns why orders were refused, by order id, and writes nothing for these. It may also write orders of other
+requests.
 """
 
 Reject = Callable[[Mapping[OrderRequest, str]], None]
-"""Write queued orders that cannot be sold as rejected, with the reason, in the open transaction. Idempotent."""
+"""Callback that writes queued orders as rejected, with the reason, in the open transaction. Idempotent."""
 
 Saved = Callable[[Collection[UUID]], set[UUID]]
-"""Return which of these orders were saved and sold, whatever their state is now. Rejected orders were never sold."""
+"""Callback that returns which of these orders were ever saved as sold. Rejected orders are not among them."""
 
 ASKED_AT_ONCE = 10_000
-"""Orders that `Saved` is asked about in one call: Postgres takes at most 65,535 parameters."""
+"""Maximum number of orders in one call of `Saved`: a statement of Postgres has at most 65,535 parameters."""
 
 
 def saved_among(saved: Saved, orders: Collection[UUID]) -> set[UUID]:
-    """Ask `Saved` about any number of orders, as many as a long queue has."""
+    """Call `saved` for any number of orders, in parts that fit into a statement, and return the saved ones."""
     ids, found = list(orders), set[UUID]()
     for start in range(0, len(ids), ASKED_AT_ONCE):
         found |= saved(ids[start : start + ASKED_AT_ONCE])
@@ -106,12 +107,12 @@ Buyer = tuple[int, int]
 """A customer in one sale: sale id and customer id."""
 
 Taken = Callable[[str, Collection[int]], Mapping[Buyer, int]]
-"""Return the units of a sku that each customer of these sales has in valid orders."""
+"""Callback that returns the units of a sku that each customer of these sales has in valid orders."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedUnits:
-    """Units of an order that was cancelled or has expired; negative if it was paid late and took them again."""
+    """Units that a cancelled or expired order returns; negative if a late payment takes them again."""
 
     sale: int
     customer: int
@@ -121,12 +122,12 @@ class ReturnedUnits:
 
 @dataclass(frozen=True, slots=True)
 class QueuedOrder:
-    """What Redis knows of an order that was queued and not saved.
+    """What Redis knows of an order that was queued and is not saved.
 
     Args:
         order: None when the order is no longer on the queue.
         place: its place in the queue, from 1.
-        existing: the id of the order that was saved in its place.
+        existing: the id of the order that was saved instead of it.
         reason: why it was rejected.
         sale: sale id of a rejected order.
         customer: customer id of a rejected order.

@@ -1,4 +1,7 @@
-"""The segments of a sku in Postgres: locking their rows, and moving units between them and the unsplit stock."""
+"""Segments in Postgres: lock their rows, and move units between them and the unsplit stock.
+
+A segment is a part of a sku's stock with its own row. Unsplit stock is what the sku's main row still holds.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +13,21 @@ from inventory.models import StockItem, StockSegment
 
 
 def lock_rows(sku: str) -> tuple[StockItem | None, list[StockSegment]]:
-    """Lock the rows of a sku in the order that prevents deadlocks: the item, then its segments by number."""
+    """Lock and return the stock row of a sku, then its segments by number. This fixed order prevents deadlocks."""
     item = StockItem.objects.select_for_update().filter(sku=sku).first()
     return item, list(StockSegment.objects.select_for_update().filter(item=sku).order_by("number"))
 
 
 def total_units(item: StockItem, segments: Sequence[StockSegment]) -> int:
-    """Return the unsplit units and those in the segments together."""
+    """Return the sum of the units in the stock row and in all segments of a sku."""
     return item.on_hand + sum(segment.on_hand for segment in segments)
 
 
 def rebalance(item: StockItem, segments: Sequence[StockSegment], units: int, segment_count: int) -> None:
-    """Distribute units evenly over the first segments of a sku. With 0 segments, make all units unsplit stock.
+    """Distribute units evenly over the first segments of a sku. If `segment_count` is 0, put all into the stock row.
 
-    The rows are locked by `lock_rows` in the open transaction; what they held before is overwritten. A segment that is
-    no longer needed keeps its row with no units, because the row holds the last fence.
+    The caller has locked the rows with `lock_rows`; their old units are overwritten. A segment that is no longer needed
+    keeps a row with 0 units, because the row stores the fencing token of the last lock grant.
     """
     rows = {segment.number: segment for segment in segments}
     for number in range(segment_count):

@@ -1,8 +1,8 @@
-"""Remember for a moment what is sold out, so that late requests cost almost nothing.
+"""A short-lived cache of skus that are sold out, so that late requests cost almost nothing.
 
-Each process remembers for itself and only for `SOLD_OUT_TTL` seconds: units that are returned in another process can be
-sold again soon. After that time one request probes the stock while the others are still refused. If all of them asked
-at once, they would queue at the lock or the row several times a second, for nothing.
+Each process has its own cache, and trusts an entry for `SOLD_OUT_TTL` seconds only: units that another process has
+returned can be sold soon. After that time one request probes the stock while the others are still refused. Otherwise
+all of them would queue at the lock or the row, several times a second, in vain.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ from inventory.errors import SoldOut
 from inventory.requests import OrderRequest
 
 units_left: Cache[str, int] = Cache()
-"""The units that were left when a request was last refused, by sku. An entry whose refresh is due allows one probe."""
+"""Units that were left at the last refusal, by sku. If the refresh of an entry is due, one request may probe the
+stock."""
 
 
 @contextmanager
 def remembered(request: OrderRequest) -> Iterator[None]:
-    """Refuse a request that wants more units than were left a moment ago; otherwise run the block.
+    """Refuse a request that wants more units than the cache says are left. Otherwise run the block: it takes stock.
 
-    A request that runs after `SOLD_OUT_TTL` seconds is a probe. If it is refused as sold out, that is remembered again.
-    If it gets its units, what was remembered is dropped and every request may try. If it fails in another way, the
-    next request becomes the probe. A probe without an answer is followed by another one every `SOLD_OUT_TTL` seconds.
+    If the cached entry is older than `SOLD_OUT_TTL` seconds, one request runs as a probe. If the block raises
+    `SoldOut`, the units left are cached again. If it succeeds, the entry is dropped, and every request may try. If it
+    fails otherwise, the next request is the probe. If it hangs, another probe starts every `SOLD_OUT_TTL` seconds.
 
     Raises:
-        SoldOut: too few units are left, or were left a moment ago.
+        SoldOut: too few units are left, according to the block or the cache.
     """
     probes = _begin(request)
     try:
@@ -50,15 +51,15 @@ def remembered(request: OrderRequest) -> Iterator[None]:
 
 
 def forget() -> None:
-    """Let every request try again, because units have been returned or a sale begins."""
+    """Clear the cache, so that every request may try: units have been returned, or a sale begins."""
     units_left.clear()
 
 
 def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
-    """Return the sold-out entries that the request probes, by sku.
+    """Claim the sold-out entries that this request probes, and return them by sku.
 
     Raises:
-        SoldOut: too few units were left a moment ago. Then the request probes nothing, not even its other items.
+        SoldOut: a fresh entry says that too few units are left. Then the request probes none of its items.
     """
     while True:
         now, due = time.monotonic(), {}
@@ -75,7 +76,7 @@ def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
 
 
 def _probe_again(probes: Mapping[str, CacheEntry[int]], *, but: str = "") -> None:
-    """Let the next request probe the skus for which this one got no answer."""
+    """Let the next request probe these skus, except `but`: this request did not learn whether they are sold out."""
     for sku, entry in probes.items():
         if sku != but:
             units_left.replace(sku, entry, replace(entry, refresh_at=-math.inf))

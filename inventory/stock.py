@@ -1,6 +1,6 @@
-"""The guarded writes of stock in Postgres that strategies share, and the locks and reads that go with them.
+"""Reads, row locks and guarded writes of stock in Postgres, shared by the strategies.
 
-The units of a sku are its unsplit stock, which is in its own row, plus those in its segments and unit rows.
+The units of a sku are its unsplit stock, which is in its `StockItem` row, plus those in its segments and unit rows.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from inventory.errors import CorrectionTooLarge, SoldOut, StockElsewhere
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 from inventory.requests import RequestItem
 
-# Plain SQL, because every order runs these statements while others wait for its row: composing them with the ORM takes
-# about as long as Postgres takes to run them.
+# Plain SQL, because every order runs these statements while others wait for its row lock.
+# Composing these statements with the ORM takes about as long as Postgres takes to run them.
 TAKE = """
     UPDATE inventory_stockitem
        SET on_hand = on_hand - %(units)s, version = version + 1
      WHERE sku = %(sku)s AND on_hand >= %(units)s
 """
-# The rows are locked in sorted order, see `lock`, and each is tested and changed in its newest version.
+# Lock rows in sorted order as `lock` does, to avoid deadlocks; then test and change their newest versions.
 TAKE_ALL = """
     WITH wanted AS (
         SELECT sku, units FROM unnest(%(skus)s::text[], %(units)s::int[]) AS wanted (sku, units)
@@ -47,7 +47,7 @@ LOCK = """
 
 
 def all_on_hand() -> CombinedExpression:
-    """Return the expression for all units on hand of a `StockItem`: unsplit, in segments and in unit rows."""
+    """Return a query expression for all units on hand of a `StockItem`: unsplit, in segments and in unit rows."""
     split = StockSegment.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("on_hand"))
     units = StockUnit.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(count=Count("pk"))
     return F("on_hand") + Coalesce(Subquery(split.values("sum")), 0) + Coalesce(Subquery(units.values("count")), 0)
@@ -69,7 +69,7 @@ def take(sku: str, units: int) -> None:
     One statement tests and subtracts, so no other writer can come between the two.
 
     Raises:
-        SoldOut, StockElsewhere: too few units are unsplit, see `shortage_error`; nothing was changed.
+        SoldOut, StockElsewhere: the stock row has too few units, see `shortage_error`; nothing was changed.
     """
     with connection.cursor() as cursor:
         cursor.execute(TAKE, {"sku": sku, "units": units})
@@ -81,13 +81,12 @@ def take(sku: str, units: int) -> None:
 def take_all(units: Mapping[str, int]) -> None:
     """Subtract units from the unsplit stock of several skus in the open transaction, in one statement.
 
-    The caller rolls back when this raises: some of the units may have been taken.
-
     Args:
         units: units by sku.
 
     Raises:
-        SoldOut, StockElsewhere: too few units of a sku are unsplit, see `shortage_error`.
+        SoldOut, StockElsewhere: the stock row of a sku has too few units, see `shortage_error`. Other skus may have
+            been changed, so the caller must roll back.
     """
     if len(units) == 1:
         return take(*next(iter(units.items())))
@@ -100,10 +99,10 @@ def take_all(units: Mapping[str, int]) -> None:
 
 
 def take_from_all(item: RequestItem) -> None:
-    """Subtract an item in the open transaction. Use segments and unit rows if the unsplit stock is too small.
+    """Subtract an item in the open transaction, wherever its units are: in the stock row, segments or unit rows.
 
-    For callers that do not know which strategy sells the sku. Call it for several skus in sorted order. Raises the same
-    errors as `take`.
+    Use it if it is not known which strategy has split the stock. Call it for several skus in sorted order, to avoid
+    deadlocks. It raises the same errors as `take`.
     """
     try:
         take(item.sku, item.quantity)
@@ -113,7 +112,7 @@ def take_from_all(item: RequestItem) -> None:
 
 
 def check(items: Iterable[RequestItem], unsplit_units: Mapping[str, int]) -> None:
-    """Compare items with the unsplit units of their skus.
+    """Check that the unsplit units of each sku cover its item.
 
     Raises:
         SoldOut, StockElsewhere: an item wants more units, see `shortage_error`.
@@ -124,10 +123,10 @@ def check(items: Iterable[RequestItem], unsplit_units: Mapping[str, int]) -> Non
 
 
 def shortage_error(sku: str, *, wanted: int, left: int) -> SoldOut | StockElsewhere:
-    """Return why the unsplit stock of a sku is too small: too few units are left in total, or they are split.
+    """Return the error for a stock row with too few units: `SoldOut`, or `StockElsewhere` if enough units are split.
 
     Args:
-        left: all units on hand, read after the unsplit ones.
+        left: all units on hand, split or not, read after the row was found too small.
     """
     if left < wanted:
         return SoldOut(sku, wanted=wanted, left=left)
@@ -135,10 +134,11 @@ def shortage_error(sku: str, *, wanted: int, left: int) -> SoldOut | StockElsewh
 
 
 def lock(skus: Collection[str]) -> dict[str, int]:
-    """Lock the rows of skus until the open transaction ends, and return their unsplit units.
+    """Lock the stock rows of skus until the open transaction ends, and return their unsplit units.
 
     The rows are locked in the order in which Python sorts skus, whatever the database's collation is. Every writer of
-    several rows keeps to this order, so no two deadlock. `NO KEY` lets others insert segments and unit rows meanwhile.
+    several rows uses this order, so no two deadlock. `NO KEY` lets other transactions insert segments and unit rows
+    meanwhile.
 
     Raises:
         TransactionManagementError: no transaction is open, so the locks would be released at once.
@@ -153,7 +153,7 @@ def lock(skus: Collection[str]) -> dict[str, int]:
 
 
 def merge(sku: str, wanted: int) -> None:
-    """Move the segments and unit rows of a sku to its unsplit stock, if that has fewer units than wanted.
+    """Move all segments and unit rows of a sku back to its stock row, if that has fewer units than wanted.
 
     Runs in the open transaction. A strategy that sells from segments or unit rows splits the stock again when it finds
     them empty.
@@ -165,7 +165,7 @@ def merge(sku: str, wanted: int) -> None:
 
 
 def give_back(quantities: Iterable[tuple[str, int]]) -> None:
-    """Add units to the unsplit stock in the open transaction.
+    """Add units to the unsplit stock of skus in the open transaction.
 
     Args:
         quantities: pairs of sku and units.
@@ -175,7 +175,7 @@ def give_back(quantities: Iterable[tuple[str, int]]) -> None:
 
 
 def move(sku: str, kind: StockMovement.Kind, units: int, *, who: int | None = None, why: str = "") -> None:
-    """Change the units received of a sku, and with them those on hand, and record who did it and why.
+    """Add units to a sku's units received and on hand, and record who did it and why.
 
     Creates the sku if it is new.
 
@@ -201,7 +201,7 @@ def move(sku: str, kind: StockMovement.Kind, units: int, *, who: int | None = No
 
 
 def deliver(sku: str, units: int, *, who: int | None = None, why: str = "") -> None:
-    """Receive units of a sku. Arguments are those of `move`.
+    """Receive a delivery of units of a sku. The other arguments are those of `move`.
 
     Args:
         units: at least 1.
