@@ -1,4 +1,4 @@
-"""Django app configuration of the load test."""
+"""Configuration of the Django app `loadtest`."""
 
 from django.apps import AppConfig
 

@@ -1,4 +1,4 @@
-"""Argument types for `argparse`: they reject values that cannot be measured or run."""
+"""Argument types for `argparse` that reject numbers which are too small or too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of a burst: what is on sale and which customers want it."""
+"""The plan of a burst: what is on sale, which customers order it, and how many units each wants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Burst:
 
     Args:
         strategy: the shop's strategy; ignored when `rung` is set.
-        rung: the flawed rung of the lab that sells; empty for a strategy of the shop.
+        rung: a flawed way of selling in the lab (a rung); empty to sell with `strategy`.
         sale: id of the sale.
         products: product ids by sku.
         stock: units of each sku.
@@ -39,7 +39,7 @@ class Burst:
         return f"/lab/rungs/{self.rung}/orders/" if self.rung else "/api/orders/"
 
     def cart(self) -> dict[str, int]:
-        """Return the units by sku for the next order. Skus are in random order."""
+        """Return the units by sku for the next order: `quantity` of a single sku, or 1 to 3 units of random skus."""
         if len(self.products) == 1:
             return dict.fromkeys(self.products, self.quantity)
         return Counter(random.choices(list(self.products), k=random.randint(1, 3)))  # noqa: S311 - no secret
@@ -55,7 +55,7 @@ class Burst:
         return next(self._next_customers, None)
 
     def as_message(self, worker: int, workers: int) -> dict[str, Any]:
-        """Return the values for one of several Locust workers, with its share of the customers."""
+        """Return this burst as plain values for one of several Locust workers, with its share of the customers."""
         values = asdict(self)
         del values["_next_customers"]
         values["customers"] = self.customers[worker::workers]

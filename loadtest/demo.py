@@ -1,4 +1,4 @@
-"""The demo: the same burst with flawed and sound ways of taking stock, one after the other."""
+"""The demo: it runs the same burst with flawed and sound ways of taking stock, one after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shop.models import Order, Sale
 from shop.orders import payments
 from shop.sales import lifecycle
 
-# From the code that most people write first to correct code.
+# Bursts in the order of the lesson: from the code that most people write first to correct code.
 PROGRESSION = (
     Rush(rung="compute-and-overwrite"),
     Rush(rung="subtract-in-sql"),
@@ -39,7 +39,7 @@ MAX_BURSTS = 5
 
 
 def run_progression(url: str, console: Console) -> list[Verdict]:
-    """Run all bursts in a table that grows, and return the verdicts."""
+    """Run all bursts, show their verdicts in a table that grows, and return the verdicts."""
     verdicts: list[Verdict] = []
     first = PROGRESSION[0]
     console.print(
@@ -67,7 +67,7 @@ def run_progression(url: str, console: Console) -> list[Verdict]:
 
 
 def run_until_broken(rush: Rush, url: str, *, progress: OnProgress) -> Verdict:
-    """Run a burst; repeat it for a flawed rung until one breaks it, at most `MAX_BURSTS` times.
+    """Run a burst. With a flawed way of selling, repeat it until stock is oversold, at most `MAX_BURSTS` times.
 
     Returns:
         The last verdict, with the number of bursts under `bursts`.
@@ -83,8 +83,7 @@ def run_until_broken(rush: Rush, url: str, *, progress: OnProgress) -> Verdict:
 def pay_orders(since: datetime) -> int:
     """Pay nine of ten orders of the bursts.
 
-    Unpaid orders expire, and the shop that keeps running would soon show that nothing was sold. The others stay
-    pending, so that a visitor can watch them expire.
+    Unpaid orders expire, and the shop would soon show no sold units. A visitor can watch every tenth order expire.
 
     Args:
         since: when the demo began. Earlier orders are left alone.
@@ -102,7 +101,7 @@ def pay_orders(since: datetime) -> int:
 
 
 def close_bursts(since: datetime) -> None:
-    """Close the sales of the bursts, so that the storefront shows those that a visitor can buy from.
+    """Close the sales of the bursts, so that the storefront shows only sales that a visitor can buy from.
 
     Args:
         since: when the demo began. Earlier sales are left alone.
@@ -112,15 +111,16 @@ def close_bursts(since: datetime) -> None:
 
 
 def open_sales(password: str) -> tuple[Sale, Sale]:
-    """Make a sale that is open, with all its units, and one that opens in two minutes.
+    """Provide two sales for the visitor: one that is open, with all its units, and one that opens in two minutes.
 
-    An earlier demo may have left both: what it has sold is delivered again, and the second one is closed if it is open.
+    Sales of an earlier demo are used again: sold units are delivered again. If the second sale has opened by now, it is
+    closed, and a new one is made.
 
     Args:
         password: of the accounts `admin` and `buyer`.
 
     Returns:
-        The open sale, and the one that comes.
+        The open sale and the coming sale.
     """
     for sale in not_over(MIDNIGHT).filter(opens_at__lte=timezone.now()):
         lifecycle.close(sale.pk)
@@ -132,17 +132,17 @@ def open_sales(password: str) -> tuple[Sale, Sale]:
 
 
 def not_over(sample: SampleSale) -> QuerySet[Sale]:
-    """Return the sales that are open or coming, and offer the first product of a sale of the sample."""
+    """Return the open and coming sales that sell the first product of this sample sale."""
     return Sale.objects.filter(items__product__sku=sample.products[0].sku, closes_at__gt=timezone.now())
 
 
 def left_to_buyers(sale: Sale) -> list[int]:
-    """Return the ids of the products that the simulated buyers buy: the last one of a sale is left to the visitor."""
+    """Return the ids of the products for simulated buyers: all of a sale but the last, which is for the visitor."""
     return [item.product_id for item in sale.items.order_by("pk")][:-1]
 
 
 def welcome(url: str, password: str, sale: Sale, coming: Sale) -> str:
-    """Return what to try in the shop that keeps running."""
+    """Return the text that tells a visitor what to try while the shop keeps running."""
     return f"""
 
 The shop keeps running. Stop it with Ctrl-C.

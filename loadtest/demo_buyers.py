@@ -1,4 +1,4 @@
-"""The simulated buyers of the demo: they order through the API, one every few seconds, as long as the demo runs."""
+"""The simulated buyers of the demo: they order through the API, once every few seconds, as long as the demo runs."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from shop.models import Order, Product, Sale
 from shop.orders import payments
 
 AT_ONCE = 12
-"""Orders with which they begin in each sale, one after the other."""
+"""Number of orders at the beginning of each sale, one after the other without a pause."""
 CUSTOMERS = 120
-"""They take turns. Each order is for one unit."""
+"""Number of simulated buyers, who take turns. Each order is for one unit."""
 PAUSE = (3.0, 12.0)
-"""Seconds between two later orders of a sale, from and to."""
+"""Shortest and longest pause between two later orders of a sale, in seconds."""
 PAID = 0.5
-"""Share of the units that they pay for. From then on they order and cancel, so that a sale never ends."""
+"""Share of a sale's units that simulated buyers pay for. Later orders are cancelled, so that a sale never sells out."""
 WAITING = 8
-"""Orders after which one that is not paid any more is cancelled."""
+"""Maximum number of unpaid orders to keep in a sale. When there are more, the oldest one is cancelled."""
 
 
 @dataclass
 class Bought:
-    """What they have bought in one sale.
+    """What the simulated buyers have bought in one sale.
 
     Args:
         keep: number of orders that they pay for.
-        orders: orders that were placed.
-        paid: orders that were paid.
-        waiting: customer and id of orders that will be cancelled, the oldest first.
+        orders: number of orders that were placed.
+        paid: number of orders that were paid.
+        waiting: (customer, order id) of orders that will be cancelled, the oldest first.
     """
 
     keep: int
@@ -53,11 +53,11 @@ class Bought:
 
 
 class DemoBuyers:
-    """Buyers of some sales. As a context manager, they begin when it is entered, and stop when it is left.
+    """A thread of simulated buyers, who buy from some sales. As a context manager, it starts and stops the thread.
 
     Args:
         url: address of the shop.
-        sales: ids of the products that they buy, by the id of the sale. They wait for a sale that is not open.
+        sales: ids of the products to buy, by sale id. The buyers wait until a sale is open.
     """
 
     def __init__(self, url: str, sales: Mapping[int, Sequence[int]]) -> None:
@@ -86,7 +86,7 @@ class DemoBuyers:
                         self._buy(sale, next(customers))
                 self._stopped.wait(random.uniform(*PAUSE))  # noqa: S311 - no secret
         except DatabaseError:
-            return  # The servers have ended, and with them the demo.
+            return  # The demo has ended and stopped its servers.
         finally:
             connections.close_all()
 
@@ -95,7 +95,7 @@ class DemoBuyers:
         return list(found.order_by("pk").values_list("pk", flat=True))
 
     def _buy(self, sale: int, customer: int) -> None:
-        """Order a unit, and pay for it, leave it to expire, or cancel it later."""
+        """Order one unit. Then pay for it, let the order expire, or cancel it later."""
         if sale not in self._bought:
             self._bought[sale] = Bought(int(PAID * units_of(self.sales[sale])))
         bought = self._bought[sale]
@@ -109,12 +109,12 @@ class DemoBuyers:
             if len(bought.waiting) > WAITING:
                 its_customer, oldest = bought.waiting.popleft()
                 self._post(f"/api/orders/{oldest}/cancel/", its_customer, {})
-        elif bought.orders % 5 != 1:  # The others' orders expire, and their units come back.
+        elif bought.orders % 5 != 1:  # One order in five is not paid: it expires, and its unit comes back.
             pay(order["id"])
             bought.paid += 1
 
     def _post(self, path: str, customer: int, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request of a customer. Return the answer, or an empty one if the shop has refused."""
+        """Send a POST request of a customer. Return the JSON of the answer; empty if the shop refuses the request."""
         request = urllib.request.Request(  # noqa: S310 - the shop is the demo's own
             f"{self.url}{path}",
             data=json.dumps(body).encode(),
@@ -127,16 +127,16 @@ class DemoBuyers:
         try:
             with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
                 return dict(json.load(response))
-        except OSError:  # It is sold out, or the shop is ending. The next buyer tries again.
+        except OSError:  # It is sold out, or the shop is stopping. The next buyer tries again.
             return {}
 
 
 def units_of(products: Sequence[int]) -> int:
-    """Return the units on hand of some products."""
+    """Return the units on hand of these products in total."""
     return sum(map(stock.on_hand, Product.objects.filter(pk__in=products).values_list("sku", flat=True)))
 
 
 def pay(order: str) -> None:
-    """Pay an order in full, as the payment provider reports it."""
+    """Record the full payment of an order, as the shop does when the payment provider reports one."""
     found = Order.objects.get(pk=order)
     payments.receive_payment(f"demo-{order}", order=found.pk, amount=found.total, currency=found.currency)

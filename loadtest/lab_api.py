@@ -1,4 +1,4 @@
-"""Client for the lab's endpoints, where the flawed rungs keep their stock."""
+"""Client for the lab's endpoints. The lab keeps the stock of its flawed ways of selling (rungs) in its own tables."""
 
 from __future__ import annotations
 

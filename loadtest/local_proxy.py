@@ -1,4 +1,4 @@
-"""nginx before a web server on this machine, with the configuration of docker-compose.yml."""
+"""nginx in front of a web server on this machine, with the configuration that docker-compose.yml uses."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from servers import Child, ServerError
 
 
 class LocalProxy:
-    """A running nginx. As a context manager, it starts and stops it.
+    """nginx as a child process. As a context manager, it starts and stops the process.
 
-    The names of Docker and the paths of the container are replaced, and nothing else.
+    Only the host names of Docker and the paths of the container are replaced in its configuration.
 
     Args:
-        folder: for its configuration, caches and log. `/tmp/` in the configuration stands for it.
+        folder: folder for its configuration, caches and log. It replaces `/tmp/` in the configuration.
         upstream: port of the web server.
         configuration: the text of an `nginx.conf`.
     """
@@ -45,7 +45,7 @@ class LocalProxy:
         """Start nginx, and return once it listens.
 
         Raises:
-            ServerError: it does not start.
+            ServerError: nginx does not start.
         """
         (self.folder / "nginx.conf").write_text(self.configuration)
         self.process.start()
@@ -68,7 +68,7 @@ class LocalProxy:
 
 
 def compose_configuration() -> str:
-    """Return the `nginx.conf` of docker-compose.yml."""
+    """Return the text of the `nginx.conf` that docker-compose.yml uses."""
     return (CHECKOUT / "nginx.conf").read_text()
 
 
@@ -81,7 +81,7 @@ def require_nginx() -> str:
     """Return the path of nginx.
 
     Raises:
-        ServerError: it is not installed.
+        ServerError: nginx is not installed.
     """
     if (path := find_nginx()) is None:
         raise ServerError("nginx is not installed. On Debian, install it: apt-get install nginx-light")
@@ -89,10 +89,10 @@ def require_nginx() -> str:
 
 
 def replaced(configuration: str, there: str, here: str) -> str:
-    """Return the configuration with one text in place of another.
+    """Return a configuration in which the text `there` is replaced by `here`.
 
     Raises:
-        ValueError: the other one is not in it.
+        ValueError: the configuration does not contain `there`.
     """
     if there not in configuration:
         raise ValueError(f"nginx.conf has no {there!r}.")

@@ -1,4 +1,4 @@
-"""A whole shop on this machine: servers, web, worker and beat as child processes."""
+"""A whole shop on this machine: the servers, the web server, and Celery's worker and beat as child processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CELERY = (sys.executable, "-m", "celery", "--app")
 
 
 class LocalShop:
-    """A running shop. As a context manager, it starts its parts in order and stops them in reverse.
+    """A shop on this machine. As a context manager, it starts its processes in order and stops them in reverse.
 
     Args:
         port: port of the web server; 0 for a free one.
@@ -61,10 +61,10 @@ class LocalShop:
         self._running = ExitStack()
 
     def __enter__(self) -> Self:
-        """Start everything, and return once the shop answers.
+        """Start all processes, and return once the shop answers.
 
         Raises:
-            ServerError, CommandError: a part does not start. Parts that did start are stopped again.
+            ServerError, CommandError: a process does not start. Those that did start are stopped again.
         """
         serve.refuse_busy_port("127.0.0.1", self.port)
         settings.RUN_FOLDER.create()
@@ -92,10 +92,10 @@ class LocalShop:
         self._running.close()
 
     def wait(self) -> None:
-        """Wait until a part ends by itself.
+        """Wait until a process of the shop ends by itself.
 
         Raises:
-            ServerError: names that part and its log.
+            ServerError: always; it names the process and its log.
         """
         while all(child.alive for child in self.children):
             time.sleep(0.5)
@@ -129,7 +129,7 @@ def free_port() -> int:
 
 
 def is_healthy(url: str) -> bool:
-    """Whether a healthy shop answers at `url`."""
+    """Return whether a healthy shop answers at `url`."""
     try:
         with urllib.request.urlopen(f"{url}/health/", timeout=5) as response:  # noqa: S310
             return bool(response.status == 200)

@@ -1,7 +1,7 @@
 """Locust event listeners: options, preparation, progress and verdict of a burst.
 
-An environment carries two attributes of ours: `burst_results` (a `Results`) and `prepared_burst` (an `AsyncResult` that
-is ready while a burst runs).
+They add two attributes to Locust's environment: `burst_results` (a `Results`) and `prepared_burst` (an `AsyncResult`
+that is ready while a burst runs).
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def on_test_start(environment: Environment, **_: Any) -> None:
     try:
         burst = _prepare(environment)
     except Exception as error:
-        # Locust itself would continue, with buyers that wait for a burst. Standard output may be closed, as with
-        # `| head -1`: that must not prevent the end either.
+        # End Locust, whose buyers would otherwise wait for a burst forever.
+        # Suppress BrokenPipeError: Locust must end even if standard output is closed, as with `| head -1`.
         environment.process_exit_code = 2
         with suppress(BrokenPipeError):
             sys.stderr.write(f"The burst cannot be prepared: {error}\n")
@@ -91,7 +91,7 @@ def on_test_start(environment: Environment, **_: Any) -> None:
 
 
 def on_test_stop(environment: Environment, **_: Any) -> None:
-    """Compute the verdict from the tables. It sets the exit status: 0 when it holds, else 1."""
+    """Compute the verdict from the tables, and report it. The exit status is 0 when it holds, else 1."""
     if isinstance(environment.runner, WorkerRunner) or not environment.prepared_burst.ready():
         return
     options = environment.parsed_options
@@ -160,14 +160,14 @@ def _report_progress(environment: Environment) -> None:
             "refused": results.refused,
             "busy": results.busy,
         }
-        # Percentiles of the answers since the last line only: sorting all waits each time would slow down the buyers.
+        # Compute percentiles only of the answers since the last line: sorting all of them would slow down the buyers.
         _write_line({**counts, **percentiles(results.waits[reported:])})
         reported = len(results.waits)
         gevent.sleep(0.2)
 
 
 def _exit_when_input_closes() -> None:
-    """Exit when the program that reads our lines, which holds the other end of standard input, is gone."""
+    """Exit when standard input closes: then the program that started this one and reads its lines has ended."""
     tp_read(sys.stdin.fileno(), 1)
     os._exit(1)
 
@@ -179,7 +179,7 @@ def _write_line(values: dict[str, Any]) -> None:
 
 @atexit.register
 def _discard_unread_output() -> None:
-    """Keep the exit status when standard output is closed: Python exits with 120 if the last flush fails."""
+    """Keep the exit status when standard output is closed. If the last flush fails, Python exits with status 120."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,7 +1,7 @@
 """Entry point for Locust: `locust -f loadtest/locustfile.py`, with its web page, headless, or with `--processes 2`.
 
-The start of a test prepares the burst. Its end computes the verdict from the tables, and reports it as a row of the
-statistics and as the exit status.
+The burst is prepared when a test starts. When the test ends, the verdict is computed from the tables. It is reported as
+a row of the statistics and as the exit status.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading the outcome of a burst from the tables."""
+"""Read the outcome of a burst from the tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def close_sale(burst: Burst) -> None:
 
 
 def wait_for_queue(burst: Burst, *, timeout: float = 60.0) -> None:
-    """Return when the queue of orders is empty, or after `timeout` seconds."""
+    """Wait until the queue of orders is empty, at most `timeout` seconds. Do not wait if nothing is queued."""
     if burst.rung or not registry.get(burst.strategy).queues:
         return
     deadline = time.monotonic() + timeout
@@ -36,7 +36,7 @@ def wait_for_queue(burst: Burst, *, timeout: float = 60.0) -> None:
 
 
 def stock_figures(burst: Burst, *, host: str = "") -> list[Figures]:
-    """Return received, on-hand and sold units of each sku: from the lab's tables for a rung, else from the shop's."""
+    """Return received, on-hand and sold units of each sku: from the lab's tables if a rung of the lab sells."""
     if burst.rung:
         rows = [call_lab(host, "GET", f"/lab/stock/{sku}/", burst.customers[0]) for sku in burst.products]
         return [Figures(row["sku"], row["received"], row["on_hand"], row["sold"]) for row in rows]

@@ -1,4 +1,4 @@
-"""Preparing a burst: products, stock, an open sale and customers."""
+"""Prepare a burst: products, stock, an open sale and customers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ShopNotFound(Exception):
 
 
 BURST_TITLE = "Burst: "
-"""Beginning of the names of the sales of bursts."""
+"""Prefix of the name of each sale that is made for a burst."""
 
 
 def require_shop(host: str | None) -> None:
-    """Return when a web server answers at `host`, even with an error: buyers retry when a shop is in trouble.
+    """Check that a web server answers at `host`. It may answer with an error, because buyers retry.
 
     Raises:
         ShopNotFound: nothing answers, so every buyer would retry in vain.
@@ -53,7 +53,7 @@ def create_customers(count: int) -> list[int]:
     users = (User(username=name, password=UNUSABLE_PASSWORD_PREFIX) for name in names)
     User.objects.bulk_create(users, ignore_conflicts=True, batch_size=10_000)
     ids: list[int] = []
-    for first in range(0, count, 10_000):  # a statement has at most 65,535 parameters
+    for first in range(0, count, 10_000):  # A statement has at most 65,535 parameters.
         users_in_batch = User.objects.filter(username__in=names[first : first + 10_000])
         ids.extend(users_in_batch.order_by("username").values_list("pk", flat=True))
     return ids
@@ -79,7 +79,7 @@ def prepare(
         customers: ids of the users who order; see `create_customers`.
         limit: maximum units per customer and product.
         host: address of the shop; needed for a rung, whose stock is created over HTTP.
-        rung: a flawed rung of the lab; empty for a strategy of the shop.
+        rung: a flawed way of selling in the lab (a rung); empty to sell with `strategy`.
         skus: number of products.
         quantity: units in each order, when there is one product.
         seconds: duration after which no order is started or retried; 0 for no limit.

@@ -1,4 +1,4 @@
-"""Verdicts and progress in the terminal."""
+"""Show verdicts and the progress of a burst in the terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def print_verdict(verdict: Verdict) -> None:
 
 
 def comparison_table(verdicts: Sequence[Verdict], running: tuple[str, dict[str, Any]] | None = None) -> Table:
-    """Return verdicts side by side, narrow enough for a small terminal.
+    """Return a table with a row for each verdict, narrow enough for a small terminal.
 
     Args:
         running: name and counts of the burst in progress, for the last row.

@@ -1,4 +1,4 @@
-"""The answers that the buyers of one process got, as counts. Locust workers send them to the master."""
+"""Counts of the answers that the buyers of one process got. Locust workers send theirs to the master."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Attempt:
 
 
 class Results:
-    """Counts, and the moments that rates are computed from: Unix time in seconds. Waits are in milliseconds."""
+    """Counts of answers to buyers. Moments are Unix times in seconds, for rates; waits are in milliseconds."""
 
     def __init__(self) -> None:
         self.attempted = 0
@@ -66,7 +66,7 @@ class Results:
                 self.errors += 1
 
     def take(self) -> dict[str, Any]:
-        """Return everything since the last call as plain values, and start again from zero."""
+        """Return all counts since the last call as plain values, and start again from zero."""
         values = dict(self.__dict__)
         self.__init__()  # type: ignore[misc]
         return values
@@ -80,7 +80,7 @@ class Results:
             setattr(self, name, pick(both) if both else None)
 
     def rates(self) -> dict[str, float]:
-        """Return orders and refusals per second, each over its own part of the burst, and percentiles of the wait.
+        """Return orders per second until the last order, refusals per second from first to last, and wait percentiles.
 
         A wait lasts from the first request to the final answer, retries included.
         """

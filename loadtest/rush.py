@@ -1,4 +1,4 @@
-"""Running one burst against a shop. Locust generates the load in a process of its own."""
+"""Run one burst against a shop. Locust generates the load in a process of its own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rush:
 
     Args:
         strategy: how the shop takes stock; ignored when `rung` is set.
-        rung: a flawed rung of the lab to sell with; empty for a strategy.
+        rung: a flawed way of selling in the lab (a rung); empty to sell with `strategy`.
         stock: units of each sku.
         skus: number of skus. With several, each order has 1 to 3 units.
         clients: buyers that order at the same time, each one order after another.
@@ -75,8 +75,8 @@ class Rush:
             progress: called several times a second with the counts so far.
 
         Raises:
-            RushError: Locust is not installed, or it ended without a verdict; nobody was served; or this process may
-                not open enough files.
+            RushError: Locust is not installed, or ended without a verdict; no buyer got an order or a refusal; or this
+                process may not open enough files.
         """
         _require_locust()
         self._allow_files()
@@ -106,7 +106,7 @@ class Rush:
         return verdict
 
     def _allow_files(self) -> None:
-        """Raise the limit of open files: without it, buyers would fail and the shop would be blamed."""
+        """Raise the limit of open files. Otherwise buyers could not connect, and the shop would seem to fail."""
         wanted = self.clients + LOCUST_FILES
         if (allowed := serve.allow_files(wanted)) < wanted:
             raise RushError(
@@ -125,6 +125,6 @@ class Rush:
 
 
 def _require_locust() -> None:
-    # The image of the shop has no Locust.
+    # The Docker image of the shop does not contain Locust.
     if find_spec("locust") is None:
         raise RushError("Locust is not installed: pip install --require-hashes -r requirements.txt")

@@ -1,4 +1,4 @@
-"""Access tokens for the simulated customers."""
+"""Access tokens for simulated customers, made without a log-in."""
 
 from rest_framework_simplejwt.tokens import AccessToken
 

@@ -45,7 +45,7 @@ def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) 
 
 
 def count_unserved(carts: Iterable[Mapping[str, int]], left: Mapping[str, int]) -> int:
-    """Return how many of the refused carts the remaining stock could serve, one after the other."""
+    """Return how many of the refused carts could be served from the remaining stock, one after the other."""
     remaining, unserved = dict(left), 0
     for cart in carts:
         if all(remaining[sku] >= units for sku, units in cart.items()):
@@ -55,7 +55,7 @@ def count_unserved(carts: Iterable[Mapping[str, int]], left: Mapping[str, int]) 
 
 
 def holds(verdict: Verdict) -> bool:
-    """Whether stock is conserved, every confirmed order exists and every refusal was justified."""
+    """Return whether stock is conserved, every confirmed order exists and every refusal was justified."""
     return bool(verdict["conserved"] and not verdict["missing"] and not verdict["unserved"])
 
 

@@ -63,7 +63,7 @@ def main() -> int:
         print(error, file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
-        return 130  # the shell convention for SIGINT
+        return 130  # The exit status that shells use for SIGINT.
 
 
 raise SystemExit(main())

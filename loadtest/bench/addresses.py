@@ -1,4 +1,4 @@
-"""Servers for the lock benchmark, separate from those of the settings."""
+"""Servers that are started for the lock benchmark, separate from the servers in the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servers.zookeeper import ZooKeeper
 
 VALKEYS = 5
 ON_ZOOKEEPER = ("zookeeper", "kazoo")
-"""Contenders that need ZooKeeper, which no Python package provides."""
+"""Locks that need ZooKeeper, which no Python package provides."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Addresses:
 
 @contextmanager
 def running_servers(names: Collection[str]) -> Iterator[Addresses]:
-    """Run the servers that the contenders `names` need, so that the benchmark shares nothing with a shop.
+    """Run the servers that the locks `names` need, so that the benchmark shares no server with a shop.
 
     Raises:
         ServerError: a server does not start, or ZooKeeper is needed and not installed.

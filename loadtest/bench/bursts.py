@@ -1,4 +1,4 @@
-"""Measure clients on a new product, and check the tables afterwards."""
+"""Let clients order a new product for some seconds, and check the tables afterwards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from loadtest.bench.clients import Plan, Results
 
 STOCK = 1_000_000
 Run = Callable[[Plan], Results]
-"""What runs the clients of a plan: `ClientProcesses.run` or, in tests, `clients.run`."""
+"""Function that runs the clients of a plan: `ClientProcesses.run` or, in tests, `clients.run`."""
 
 
 def measure(
     run: Run, strategy: str, customers: Sequence[int], *, seconds: float, units: int = STOCK, **plan: Any
 ) -> Results:
-    """Run clients on a new product.
+    """Let clients order a new product, and return what they counted.
 
     Args:
         run: runs the clients.
@@ -51,7 +51,7 @@ def measure(
 
 
 def machine() -> dict[str, Any]:
-    """Describe this machine."""
+    """Return processors and Python version of this machine, for reports."""
     return {
         "cpus": os.cpu_count(),
         "processor": platform.processor() or platform.machine(),

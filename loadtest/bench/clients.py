@@ -1,4 +1,4 @@
-"""Clients that place orders without HTTP, each as a thread with a connection of its own, and what they count."""
+"""Benchmark clients, which place orders without HTTP. Each is a thread with a database connection of its own."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ GIVE_UP_AFTER = 60.0
 
 @dataclass(frozen=True)
 class Plan:
-    """One measurement.
+    """The parameters of one measurement.
 
     Attributes:
         customers: user ids. Each is a client that orders again as soon as its order is placed.
-        seconds: no order begins later. Clients stop earlier if the stock is sold out.
+        seconds: duration after which no order begins. Clients stop earlier if the stock is sold out.
         segments: number of segments for `segmented-lock`; other strategies ignore it.
         quantity: units in each order.
         work: seconds for which each order pauses in the critical section, as a call to another service would.
@@ -53,12 +53,12 @@ class Plan:
 
 @dataclass
 class Results:
-    """What clients did. `placed`, `failed_updates` and `gave_up` count what happened within the plan's seconds.
+    """Counts of what clients did. `placed`, `failed_updates` and `gave_up` count only within the plan's seconds.
 
     Attributes:
-        placed: orders.
+        placed: orders that were placed.
         placed_late: orders that began in time and were placed later.
-        failed_updates: updates of `optimistic` that met another version than the one it had read.
+        failed_updates: updates of `optimistic` that failed because the row's version had changed.
         gave_up: times that the strategy told a client to try again, which the client then did.
         held_all: orders that held the locks of all segments.
         waits_ms: milliseconds from the beginning of each order until it was placed.
@@ -74,7 +74,7 @@ class Results:
     cpu: float = 0.0
 
     def add(self, other: Results) -> None:
-        """Add what other clients did at the same time."""
+        """Add the counts of other clients that ran at the same time."""
         self.placed += other.placed
         self.placed_late += other.placed_late
         self.failed_updates += other.failed_updates
@@ -90,7 +90,7 @@ def run(plan: Plan, wait_for_start: Callable[[], object] = lambda: None) -> Resu
         wait_for_start: called when all clients are connected. They start when it returns.
 
     Raises:
-        Exception: the first error of a client, if any has one.
+        Exception: the first error of a client.
     """
     clients = Clients(plan)
     with (
@@ -100,7 +100,7 @@ def run(plan: Plan, wait_for_start: Callable[[], object] = lambda: None) -> Resu
         running = [pool.submit(clients.order_until_the_end, customer) for customer in plan.customers]
         clients.start(wait_for_start)
     errors = [error for each in running if (error := each.exception())]
-    # A client that fails breaks the barrier for the others: report its error, not theirs.
+    # A failed client breaks the barrier, so all others raise BrokenBarrierError. Raise its own error instead.
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error
     results = Results()
@@ -193,7 +193,7 @@ class Clients:
         return save(requests)
 
     def compare_and_set(self, item: RequestItem) -> None:
-        """Do what `optimistic` does, and note when an update fails."""
+        """Call the original `compare_and_set` of `optimistic`, and note the time if the update fails."""
         try:
             self._compare_and_set(item)
         except optimistic.VersionChanged:

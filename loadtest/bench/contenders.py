@@ -37,8 +37,7 @@ from locking.zookeeper import ZooKeeperLock
 def redlock(at: Addresses, stack: ExitStack, **options: Any) -> LockSession:
     clients = [counting_client(url, stack) for url in at.valkeys]
     return leased(
-        # Eight processes share the machine with five nodes: the long node timeout keeps a busy node from counting as
-        # hanging.
+        # Use a long node timeout: nodes and clients share this machine, and a busy node must not count as hanging.
         lambda name: Redlock(
             [client for client, _ in clients], name, ttl=TTL, retries=10_000, node_timeout=2.0, **options
         ),

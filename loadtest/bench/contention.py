@@ -1,7 +1,8 @@
-"""`python -m loadtest.bench contention`: what an optimistic and a pessimistic order cost, by the number of clients.
+"""`python -m loadtest.bench contention`: cost of optimistic and pessimistic orders, by the number of clients.
 
-All clients order one product. `optimistic` reads the row and writes it if its version is unchanged, else it tries
-again; the failed updates are counted. `row-lock` locks the row first, so its orders wait and none fails.
+All clients order one product. The strategy `optimistic` reads the row, and writes it only if its version is unchanged;
+otherwise it tries again. Its failed updates are counted. The strategy `row-lock` locks the row first, so its orders
+wait and none fails.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def require_connections(clients: int) -> None:
     """Check that Postgres accepts a connection for each client.
 
     Raises:
-        ServerError: it does not.
+        ServerError: Postgres accepts fewer connections.
     """
     with connection.cursor() as cursor:
         cursor.execute("SHOW max_connections")
@@ -94,7 +95,7 @@ def require_connections(clients: int) -> None:
 def measure_rounds(
     run: Run, customers: Sequence[int], options: argparse.Namespace, show: Callable[[str], object]
 ) -> list[dict[str, Any]]:
-    """Measure in turn, round by round, so that a slow moment of the machine affects all alike.
+    """Measure every number of clients once per round, so that a slow moment of the machine affects all of them.
 
     Args:
         run: runs the clients.
@@ -127,7 +128,7 @@ def measure_rounds(
 
 
 def figures(rounds: Sequence[Results], seconds: float) -> dict[str, float]:
-    """Return the figures of one cell.
+    """Return the figures of one strategy with one number of clients: medians of all rounds.
 
     `failed_per_order`: failed updates per order placed. `try_again`: share of the answers that told a client to try
     again, because all attempts had failed.

@@ -1,4 +1,4 @@
-"""CPU time of a whole shop, as the kernel counts it. Other load on the machine stretches wall time, but not this."""
+"""CPU time of a whole shop, as the kernel counts it. Unlike wall time, it does not grow with other load."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from loadtest.local_shop import LocalShop
 def seconds(shop: LocalShop) -> float:
     """Return the CPU seconds that web, worker, beat, Postgres and Valkey have used so far.
 
-    Servers on other machines are left out.
+    Servers on other machines are not counted.
     """
     servers = [status.pid for status in shop.statuses if status.pid is not None]
     return sum(_of_tree(pid) for pid in [*servers, *(child.pid for child in shop.children)])
 
 
 def _of_tree(pid: int) -> float:
-    """Return the CPU seconds of a process and all its descendants. A parent counts children that have ended."""
+    """Return the CPU seconds of a process and its descendants. A parent's times include children that have ended."""
     used = 0.0
     with suppress(psutil.NoSuchProcess):
         top = psutil.Process(pid)

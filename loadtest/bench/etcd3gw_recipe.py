@@ -1,8 +1,8 @@
-"""The lock of the package etcd3gw, wrapped in our `Lock` contract for comparison.
+"""The lock of the package etcd3gw, wrapped as one of our locks for comparison.
 
-It has no queue, so a waiter polls. Each attempt creates an etcd lease that neither a failed attempt nor a release
-revokes; leases pile up on the server until they expire. There is no fence, and forked children share their parent's
-connections.
+It has no queue, so a waiter polls. Each attempt creates an etcd lease. Neither a failed attempt nor a release revokes
+it, so leases pile up on the server until they expire. There is no fencing token, and forked children share their
+parent's connections.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ PAUSE = 0.05
 
 
 class Etcd3gwLock(Lock):
-    """etcd3gw's `Lock`.
+    """The `Lock` of etcd3gw.
 
     Args:
-        client: its timeout limits every request.
+        client: a client of etcd3gw; its timeout limits every request.
         name: lock name, in Latin-1 characters.
         ttl: whole seconds. etcd may extend it; its default minimum is two seconds.
         on_lost: called once with the lease when it is lost. It must not block.
@@ -55,7 +55,7 @@ class Etcd3gwLock(Lock):
         self._clock = clock
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Try until the lock is granted or the time is over. See `Lock.acquire`."""
         deadline = self._clock() + wait_timeout(blocking, timeout)
         recipe = self._client.lock(self.name, ttl=int(self.ttl))
         while True:
@@ -98,7 +98,7 @@ class Etcd3gwLock(Lock):
 
 
 class Etcd3gwLease(Lease):
-    """A lease with the etcd3gw lock object of its grant."""
+    """A lease that keeps etcd3gw's lock object, through which it is renewed and released."""
 
     __slots__ = ("recipe",)
 

@@ -1,4 +1,4 @@
-"""What an order costs as the number of skus and of clients grows: CPU milliseconds, with the default strategy."""
+"""CPU milliseconds of an order with the default strategy, as the number of skus or of clients grows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ POINTS = (
     *((USUAL_SKUS, clients) for clients in CLIENTS),
     *((skus, USUAL_CLIENTS) for skus in SKUS if skus != USUAL_SKUS),
 )
-"""Skus and clients of each measurement. One of the two grows at a time. An order is for one unit of one sku."""
+"""(skus, clients) of each measurement. Only one of the two grows at a time. An order is for one unit of one sku."""
 
 
 def measure(
     shop: LocalShop, customers: list[int], *, rounds: int, seconds: float, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Return `skus`, `clients`, `cpu_ms` and `orders_per_s` of each point: medians of interleaved rounds.
+    """Return `skus`, `clients`, `cpu_ms` and `orders_per_s` of each measurement: medians of interleaved rounds.
 
     Args:
         seconds: duration of each measurement.

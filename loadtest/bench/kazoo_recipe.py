@@ -1,7 +1,7 @@
-"""The lock of the package kazoo, wrapped in our `Lock` contract for comparison with `ZooKeeperLock`.
+"""The lock of the package kazoo, wrapped as one of our locks for comparison with `ZooKeeperLock`.
 
-Do not use it in production: it has no fence and no TTL, and a lease reports that it is held until it is released, even
-when its session has ended.
+Do not use it in production: it has no fencing token and no TTL. Even when the session has ended, a lease reports that
+it is held until it is released.
 
 Source: https://kazoo.readthedocs.io/en/latest/api/recipe/lock.html
 """
@@ -28,7 +28,7 @@ ROOT = "/kazoo"
 
 
 class KazooRecipeLock(Lock):
-    """kazoo's `Lock`. Each attempt creates a new one, because the object holds the state of one grant.
+    """The `Lock` of kazoo. Each attempt creates a new kazoo lock, because the object holds the state of one grant.
 
     Args:
         client: a started client.
@@ -50,7 +50,7 @@ class KazooRecipeLock(Lock):
         self._queue_path = f"{ROOT}/{quote(name, safe='').replace('.', '%2E')}"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Wait in ZooKeeper's queue until the lock is granted or the time is over. See `Lock.acquire`."""
         wait_timeout(blocking, timeout)
         recipe = self._client.Lock(self._queue_path)
         started = time.monotonic()
@@ -77,7 +77,7 @@ class KazooRecipeLock(Lock):
 
 
 class RecipeLease(Lease):
-    """A lease with its kazoo lock object."""
+    """A lease that keeps kazoo's lock object, through which it is released."""
 
     __slots__ = ("recipe",)
 

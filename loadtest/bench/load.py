@@ -1,7 +1,7 @@
 """The load generator of the strategy benchmark: `python -m loadtest.bench.load < plan.json` prints one JSON object.
 
-Each connection sends its next request as soon as it is answered. The generator is a process of its own and lighter than
-Locust, so that the benchmark measures the shop and not the generator.
+Each connection sends its next request as soon as the previous one is answered. The generator is a process of its own
+and lighter than Locust, so that it does not distort the figures of the shop.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from geventhttpclient import HTTPClient
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    """Post the `bodies` in turn to `path` of `url` over `clients` connections for `seconds`, with the `tokens` in turn.
+    """Send POST requests as the plan says, and return what was counted.
 
-    `client_min` and `client_max` are the smallest and the largest number of responses on one connection.
-    `generator_cpu` is the CPU time of this process per second.
+    The plan has `url` and `path`, the number of `clients` (connections), `seconds`, and `bodies` and `tokens`, which
+    are used in turn. `client_min` and `client_max` are the smallest and the largest number of responses on one
+    connection. `generator_cpu` is the CPU time of this process per second.
     """
     statuses: Counter[int] = Counter()
     waits: list[float] = []

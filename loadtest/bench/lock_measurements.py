@@ -20,7 +20,8 @@ GREEDY = 8
 """Processes that take the lock again as soon as they have released it."""
 
 MAX_HOLD = 0.12
-"""Longest hold in seconds. It is about the longest pause of a waiter that polls, so that the phase hardly matters."""
+"""Longest hold in seconds: as long as the longest pause of a polling waiter, so that a release may come at any point of
+it."""
 
 
 def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float) -> dict[str, float | None]:
@@ -47,7 +48,7 @@ def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float
 def pairs(names: Sequence[str], at: Addresses, count: int) -> dict[str, dict[str, float | None]]:
     """Measure the microseconds and the commands of an uncontended acquire and release, for each contender.
 
-    Each pass measures every contender once in a new random order, since a contender is slower after one that idles.
+    Each pass measures every contender once in a new random order: one that follows an idle contender is slower.
     """
     with ExitStack() as stack:
         sessions = {name: stack.enter_context(session(name, at)) for name in names}
@@ -122,7 +123,7 @@ def _take_turns(name: str, lock: str, at: Addresses, options: dict[str, Any], pi
 
 
 def greedy(name: str, lock: str, at: Addresses, seconds: float) -> list[int]:
-    """Return how many turns each of `GREEDY` processes gets. For a thread lock, threads take the place of processes."""
+    """Return how often each of `GREEDY` processes gets the lock. A thread lock is measured with threads instead."""
     with ExitStack() as stack:
         pipes = [stack.enter_context(worker(name, _be_greedy, name, lock, at, seconds)) for _ in range(GREEDY)]
         for pipe in pipes:
@@ -149,11 +150,11 @@ def _be_greedy(name: str, lock: str, at: Addresses, seconds: float, pipe: Pipe) 
 
 
 def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> float | None:
-    """Return the commands per second of a waiter while nothing happens, without those of the holder.
+    """Return the commands per second that a waiter sends while the lock is held and nothing happens.
 
-    Holder and waiter have a session each. Redis and etcd: commands that the waiter's client sends. ZooKeeper: packets
-    that the server receives on the waiter's connection, so pings count. Postgres: all statements of this process except
-    renewals, since a holder sends nothing else.
+    Redis and etcd locks: the commands of the waiter's client count. ZooKeeper locks: the packets that the server
+    receives from the waiter count, including pings. Postgres locks: all statements of this process count except
+    renewals, because the holder sends only renewals.
 
     Args:
         name: the contender.
@@ -166,7 +167,7 @@ def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> f
         release = holder.make(f"{name} idle")()
         waiter = threading.Thread(target=lambda: own.make(f"{name} idle")()())
         waiter.start()
-        time.sleep(1.0)  # until the waiter has asked, and sleeps or polls
+        time.sleep(1.0)  # Wait until the waiter has sent its request, and sleeps or polls.
         before = own.sent()
         time.sleep(seconds)
         sent = own.sent() - before
@@ -178,7 +179,7 @@ def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> f
 def recovery(name: str, at: Addresses) -> float | None:
     """Return the seconds from the death of a holder process until a waiter in another process has the lock.
 
-    None for a thread lock, which ends with its process.
+    None for a thread lock, because its waiters die with the process.
     """
     if name == "thread":
         return None
@@ -204,14 +205,15 @@ def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
         release = own.make(lock)()
         pipe.send("held")
         threading.Event().wait()
-        release()  # never reached, but some locks release a lease that is garbage collected
+        release()  # Never reached. It keeps the lease alive: some locks release a garbage-collected lease.
 
 
 @contextmanager
 def worker(name: str, target: Any, *args: Any) -> Iterator[Pipe]:
     """Run `target(*args, pipe)` for a contender in a new process, or in a thread for a thread lock.
 
-    Yields the other end of the pipe.
+    Yields:
+        The other end of the pipe.
     """
     if name == "thread":
         pipe, their_pipe = multiprocessing.Pipe()

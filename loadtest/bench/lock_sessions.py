@@ -21,13 +21,13 @@ from locking.postgres import session as postgres
 from servers import zookeeper
 
 TTL = 10.0
-"""Seconds, for every lock that has a TTL."""
+"""TTL in seconds of every lock that has one."""
 
 RENEWAL = "renewal"
-"""Name of the Postgres connection that renews everything a process holds. Waiters send nothing on it."""
+"""Name of the Postgres connection that renews all locks of a process. Waiters send nothing on it."""
 
 Acquire = Callable[[], Callable[[], object]]
-"""Waits until the lock is held, and returns the function that releases it."""
+"""Function that waits until the lock is held, and returns the function that releases it."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,18 @@ class LockSession:
 
 
 OpenSession = Callable[..., LockSession]
-"""Opens the session of a contender, given the `Addresses`, the `ExitStack` that closes it, and options of its locks."""
+"""Function that opens the session of a lock, given the `Addresses`, the `ExitStack` that closes it, and lock
+options."""
 
 
 def leased(make: Callable[[str], Lock], sent: Callable[[], int] | None = None) -> LockSession:
-    """Return a session of locks that follow the `Lock` contract."""
+    """Return a session of locks that are subclasses of our `Lock`."""
 
     def lock_of(name: str) -> Acquire:
         lock = make(name)
 
         def acquire() -> Callable[[], object]:
-            return cast(Lease, lock.acquire()).release  # without a timeout it waits until it is granted
+            return cast(Lease, lock.acquire()).release  # Without a timeout, it waits until it is granted.
 
         return acquire
 
@@ -62,7 +63,7 @@ def leased(make: Callable[[str], Lock], sent: Callable[[], int] | None = None) -
 
 
 def plain(make: Callable[[str], Any], sent: Callable[[], int] | None = None) -> LockSession:
-    """Return a session of locks that have `acquire` and `release` methods."""
+    """Return a session of third-party locks, which have `acquire` and `release` methods."""
 
     def lock_of(name: str) -> Acquire:
         lock = make(name)
@@ -130,7 +131,7 @@ def on_etcd(make: Callable[..., Lock]) -> OpenSession:
         def count_response(*args: Any, **options: Any) -> None:
             count[0] += 1
 
-        # Locks copy the HTTP session with its hook, so the hook sees all requests, watches included.
+        # Locks copy the HTTP session with its hook, so the hook counts all requests, including watches.
         http = stack.enter_context(requests.Session())
         http.hooks["response"].append(count_response)
         client = Etcd3Client(host=host, port=port, timeout=5, session=http)

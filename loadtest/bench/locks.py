@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure the contenders in turn, round by round, so that a slow moment of the machine affects all alike."""
+    """Measure every lock once per round, so that a slow moment of the machine affects all locks alike."""
     if options.idle > TTL - 1:
         raise SystemExit(f"--idle: at most {TTL - 1:g} seconds, since some peers do not renew and the TTL is {TTL:g}.")
     console = Console(stderr=True)

@@ -15,7 +15,7 @@ from inventory.strategies.base import Strategy
 
 
 class RedisPyLock(Strategy):
-    """redis-py's `Lock` around check, decrement and commit, where `redis-lock` has ours."""
+    """Hold redis-py's `Lock` around check, decrement and commit, where `redis-lock` holds our own lock."""
 
     name = "peer:redis-py-lock"
 

@@ -1,7 +1,7 @@
-"""How long a sale is blocked when a process is killed in the middle of an order.
+"""Measure how long a sale is blocked when a process is killed in the middle of an order.
 
-The process to kill is `python -m loadtest.bench.recovery SALE PRODUCT CUSTOMER`. It takes stock and reports when its
-order would be saved, or once the order is queued.
+The process to kill is `python -m loadtest.bench.recovery SALE PRODUCT CUSTOMER`. It takes stock, and reports just
+before it would save its order, or once the order is queued.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shop.orders.queued import save_queued
 
 STOCK = 100
 GIVE_UP_AFTER = 30.0
-"""Seconds after which the measurement fails because nobody can buy."""
+"""Seconds after which the measurement fails because no customer can buy."""
 
 
 def measure(strategy: str, customers: Sequence[int], rounds: int) -> float:
@@ -43,13 +43,13 @@ def measure(strategy: str, customers: Sequence[int], rounds: int) -> float:
         customers: two user ids or more.
 
     Raises:
-        RuntimeError: nobody can buy within `GIVE_UP_AFTER` seconds.
+        RuntimeError: no customer can buy within `GIVE_UP_AFTER` seconds.
     """
     return median(measure_once(strategy, customers) for _ in range(rounds))
 
 
 def measure_once(strategy: str, customers: Sequence[int]) -> float:
-    """Measure one death, on a new product."""
+    """Kill one process while it orders a new product. Return the seconds until another process has placed an order."""
     burst = preparation.prepare(strategy=strategy, units=STOCK, limit=STOCK, customers=list(customers))
     (product,) = burst.products.values()
     command = [sys.executable, "-m", "loadtest.bench.recovery", *map(str, (burst.sale, product, customers[0]))]

@@ -1,10 +1,10 @@
-"""Redisson's lock protocol in our `Lock` contract, for comparison with `RedisLock`. It is not the Java library.
+"""Redisson's lock protocol as one of our locks, for comparison with `RedisLock`. It is not the Java library.
 
-The lock is a hash with owner and count. A release is published to all waiters. They ask again when they receive it, and
-when the present grant would end. There is no queue and no fence.
+The lock is a hash with owner and count. A release is published to all waiters. Waiters try again when they receive it,
+and when the present grant would end. There is no queue and no fencing token.
 
-Do not use it in production: a client that repeats a request without an answer may count twice, and the lock then stays
-held for its TTL. A server that hangs delays the report of a lost lease by the timeout of the client.
+Do not use it in production. If a client repeats a request whose answer was lost, the owner may be counted twice, and
+the lock stays held for its TTL. If a server hangs, a lost lease is reported late, by the timeout of the client.
 
 Source: https://github.com/redisson/redisson/wiki/8.-distributed-locks-and-synchronizers
 """
@@ -62,9 +62,9 @@ return 1
 
 
 class RedissonRecipeLock(Lock):
-    """A re-entrant lock whose waiters are all woken by a release; chance decides which of them is first.
+    """A re-entrant lock whose release wakes all waiters; chance decides which of them gets the lock.
 
-    An owner is one thread with one lock object. Each grant has a token of its own, which begins with the owner.
+    An owner is one thread with one lock object. Each grant has a token of its own, which begins with the owner's name.
 
     Args:
         client: a client of one server; a waiter uses one more of its connections.
@@ -99,31 +99,31 @@ class RedissonRecipeLock(Lock):
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         self._client = client
         self._renew = renew
-        self._key = f"redisson:{name}"  # of the hash, and name of the channel
+        self._key = f"redisson:{name}"  # key of the hash, and name of the channel
         self._take, self._free, self._extend_by = map(client.register_script, (TAKE, FREE, EXTEND))
         self._thread = threading.local()
         self._grants = count(1)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Try, then wait for releases, until the lock is granted or the time is over. See `Lock.acquire`."""
         deadline, owner = self._clock() + wait_timeout(blocking, timeout), self._owner()
         answer = self._ask(owner)
         if not isinstance(answer, Lease) and self._clock() < deadline:
             with self._answered(), self._client.pubsub(ignore_subscribe_messages=True) as subscription:
                 subscription.subscribe(self._key)
-                # Ask again at once: a release before the subscription was published to nobody.
+                # Try again at once: a release from before this subscription was not received.
                 while not isinstance(answer := self._ask(owner), Lease) and (now := self._clock()) < deadline:
                     self._wait(subscription, min(deadline, now + answer))
         return answer if isinstance(answer, Lease) else None
 
     def _owner(self) -> str:
-        """Return the name of this thread. The ids of threads are not enough: Python gives them out again."""
+        """Return the owner name of this thread. A thread id is not enough, because Python uses it again later."""
         if not hasattr(self._thread, "name"):
             self._thread.name = secrets.token_hex(16)
         return f"{self._thread.name}-{os.getpid()}"
 
     def _ask(self, owner: str) -> Lease | float:
-        """Ask once. Return the lease, or the seconds for which another owner holds the lock unless it is renewed."""
+        """Try once to take the lock. Return the lease, or the seconds until the grant of the present owner expires."""
         started = self._clock()
         left = self._run(self._take, owner, milliseconds(self.ttl))
         if left is not None:
@@ -135,12 +135,12 @@ class RedissonRecipeLock(Lock):
         return lease._hand_out()
 
     def _wait(self, subscription: Any, until: float) -> None:
-        """Sleep until a release is published, or until this time."""
+        """Sleep until a release is published, or until the time `until`."""
         while (left := until - self._clock()) > 0 and not subscription.get_message(timeout=left):
-            pass  # the confirmation of the subscription has arrived
+            pass  # This message was the confirmation of the subscription.
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """See `Renewer.renew`. The client's own timeouts limit the time."""
+        """Extend each lease, see `Renewer.renew`. The client's own timeouts limit the time."""
         return [self._renewed(lease) for lease in leases]
 
     def _renewed(self, lease: Lease) -> bool | None:
@@ -150,7 +150,7 @@ class RedissonRecipeLock(Lock):
             return None
 
     def close(self) -> None:
-        """Do nothing: the watchdog uses the connections of the client."""
+        """Do nothing: the watchdog uses connections of the client, which must stay open."""
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
         return bool(self._run(self._extend_by, _owner_of(lease), milliseconds(ttl)))

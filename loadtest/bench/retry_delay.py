@@ -1,7 +1,7 @@
 """`python -m loadtest.bench retry-delay`: what a shorter pause between two attempts gains and costs a Redlock.
 
-Nobody wakes the waiters of a `Redlock`: each asks all nodes again after a pause, the retry delay. The same run measures
-two locks that notify their waiters.
+A `Redlock` does not notify its waiters. Each of them tries all nodes again after a pause, the retry delay. The same run
+measures two locks that notify their waiters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REDLOCK = "redlock"
 OTHERS = ("redis", "zookeeper")
 DELAYS_MS = (5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 LONGEST_HOLD = 1.2
-"""Longest hold as a multiple of the retry delay. With that, the phase of a poll hardly matters."""
+"""Longest hold as a multiple of the retry delay, so that a release may come at any point of a waiter's pause."""
 EPILOG = """\
 The claim under test: other locks hand over many times sooner than a Redlock. How many depends on its retry delay. The
 table shows at which one Redlock is as fast, and how many commands its idle waiters then send. Compare ratios within one
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measure_rounds(at: Addresses, options: argparse.Namespace, show: Callable[[str], object]) -> list[dict[str, Any]]:
-    """Measure in turn, round by round, so that a slow moment of the machine affects all alike.
+    """Measure every retry delay and lock once per round, so that a slow moment of the machine affects all alike.
 
     Args:
         at: the running servers.
@@ -110,7 +110,7 @@ def measure_rounds(at: Addresses, options: argparse.Namespace, show: Callable[[s
 
 
 def figures(waits: list[float]) -> dict[str, float]:
-    """Return percentiles in milliseconds of hand-overs in seconds."""
+    """Return percentiles in milliseconds for hand-over times in seconds."""
     p99 = quantiles(waits, n=100, method="inclusive")[98] if len(waits) > 1 else waits[0]
     return {"handoff_p50_ms": round(median(waits) * 1000, 3), "handoff_p99_ms": round(p99 * 1000, 3)}
 

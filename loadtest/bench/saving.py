@@ -1,4 +1,4 @@
-"""How fast a worker saves queued orders, compared with COPY of the same rows, the fastest way into Postgres."""
+"""Measure how fast a worker saves queued orders, compared with COPY, the fastest way to write rows to Postgres."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`python -m loadtest.bench segments`: orders per second by number of segments and by work in the critical section.
 
-An order holds the lock of its segment while it subtracts, does its work, is saved and commits. The work is a pause, as
-a call to another service would be. A second measurement sells a small stock out: it counts the orders for which no
-single segment had enough units left, so that they had to hold the locks of all.
+A segment is a part of the stock with a lock of its own. An order holds this lock while it subtracts, does its work, is
+saved and commits. The work is a pause, as a call to another service would be. A second measurement sells out a small
+stock. It counts the orders that had to hold all locks, because no single segment had enough units left.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from loadtest.local_shop import LocalShop
 COUNTS = (1, 2, 5, 10, 20)
 WORK_MS = (0.0, 1.0, 5.0, 20.0)
 CLIENTS = 64
-"""Clients, several for each of the largest number of segments."""
+"""Number of clients: several per segment, even with the largest number of segments."""
 SMALL_STOCK = 100
 SMALL_QUANTITY = 3
-"""The stock of the article that recommends five segments, and the units in each order that sells it out."""
+"""Units in each order that sells out `SMALL_STOCK`, the stock in the article that recommends five segments."""
 SELL_OUT_SECONDS = 60.0
-"""A limit: the small stock is sold out in far less."""
+"""Maximum number of seconds to sell out the small stock. It takes far less."""
 EPILOG = """\
 The claim under test: a stock in five segments, each with a lock, sells five times as many orders as with one lock. A
 lock lets one critical section run at a time, so the gain needs work to wait for, processors that have time, and units
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> int:
 def measure_rounds(
     run: Run, customers: Sequence[int], options: argparse.Namespace, show: Callable[[str], object]
 ) -> list[dict[str, Any]]:
-    """Measure in turn, round by round, so that a slow moment of the machine affects all alike.
+    """Measure every number of segments once per round, so that a slow moment of the machine affects all of them.
 
     Args:
         run: runs the clients.
@@ -144,7 +144,7 @@ def measure_rounds(
 
 
 def figures(rounds: Sequence[Results], seconds: float) -> dict[str, float]:
-    """Return the figures of one cell. `cpu` is the busy share of the processors, from 0 to 1."""
+    """Return figures of one number of segments with one amount of work. `cpu` is the busy share of the processors."""
     per_s = [results.placed / seconds for results in rounds]
     return {
         "orders_per_s": round(median(per_s), 2),
@@ -155,7 +155,7 @@ def figures(rounds: Sequence[Results], seconds: float) -> dict[str, float]:
 
 
 def report_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return a line for each number of segments: orders per second, and how many times those of the first line."""
+    """Return a table with a line for each number of segments: orders per second, and their ratio to the first line."""
     orders = SMALL_STOCK // SMALL_QUANTITY
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, caption_justify="left")
     table.title = "Orders per second by work under the lock"

@@ -3,7 +3,7 @@
 from shop.runtime.settings import *  # noqa: F403
 
 ROOT_URLCONF = "loadtest.bench.urls"
-# What `django-admin startproject` writes.
+# The middleware that `django-admin startproject` writes into new settings.
 PLAIN_MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

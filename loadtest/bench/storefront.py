@@ -1,9 +1,9 @@
 """`python -m loadtest.bench storefront`: what a crowd that watches a sale costs the shop, and what the page weighs.
 
-A whole shop runs behind nginx with the configuration of docker-compose.yml. Clients ask for the document that each open
-page polls, and for the page itself, at fixed rates and as fast as the generator can. nginx's log tells which requests
-reach the shop. The control is the same without nginx's cache. Then orders are placed beside the watchers, and the page
-is weighed and shown by Chromium.
+A whole shop runs behind nginx with the configuration of docker-compose.yml. Clients request the document that each open
+page polls, and the page itself, at fixed rates and as fast as the generator can. nginx's log tells which requests reach
+the shop. A control runs without nginx's cache. Then orders are placed while clients watch, and the page is weighed and
+shown by Chromium.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ DESCRIPTION = (
 )
 WATCHERS = 100_000
 MOST_TO_SHOP = 2.0
-"""Requests per second that may reach the shop for a sale, however many people watch it."""
+"""Goal: maximum number of requests per second that reach the shop for a sale, however many people watch it."""
 MOST_BYTES = 60_000
-"""Of the page with all that it loads, compressed."""
+"""Goal: maximum number of compressed bytes of the page with all files that it loads."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,11 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     require_nginx()
     interval = poll_interval()
-    # The web servers are behind one proxy, as in Compose.
+    # One proxy, nginx, is in front of the web server, as in docker-compose.yml.
     with Console(stderr=True).status("The shop starts") as status, LocalShop(environment={"NUM_PROXIES": "1"}) as shop:
         report = {
             "machine": machine(),
-            # Arithmetic, not measured.
+            # These figures are computed, not measured.
             "watchers": {"watchers": WATCHERS, "interval_s": interval, "polls_per_s": WATCHERS / interval},
             **measure(shop, options.rates, progress=status.update, seconds=options.seconds),
         }
@@ -82,10 +82,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measure(shop: LocalShop, rates: list[int], *, progress: Callable[[str], object], seconds: float) -> dict[str, Any]:
-    """Measure everything in one run.
+    """Run all measurements, and return the report.
 
     Args:
-        rates: requests per second of watchers, besides the highest.
+        rates: requests per second of watchers. The highest possible rate is measured in addition.
         progress: called with a description of the current measurement.
         seconds: of each measurement; orders take twice as long.
     """
@@ -130,14 +130,14 @@ def temporary_proxy(shop: LocalShop, *, cached: bool) -> Iterator[LocalProxy]:
 
 
 def look_at_page(proxy: LocalProxy, sale: OnSale) -> dict[str, Any]:
-    """Return what the page weighs, and when it is shown."""
+    """Return the bytes of the page and its files, and the time until Chromium shows it."""
     url = f"{proxy.url}{sale.page}"
     files = weigh(url, [sale.now, "/account/token/"])
     return {"weight": {"bytes": sum(files.values()), "files": files}, "paint": measure_paint(url)}
 
 
 def goals(report: Mapping[str, Any]) -> dict[str, bool]:
-    """Return which goals are met."""
+    """Return each goal of this benchmark, with whether the report meets it."""
     cached = report["watching"]["cached"]
     most = max(row["reached_shop_per_s"] for rows in cached.values() for row in rows)
     return {

@@ -1,7 +1,7 @@
 """Clients of the storefront: `python -m loadtest.bench.storefront_clients < plan.json` prints one JSON object.
 
-They send requests at a fixed rate, or each as soon as the one before it is answered. They read of an answer only its
-status, its end and its ETag: an HTTP library takes more CPU time for a request than nginx, so it would limit the rate.
+They send requests at a fixed rate, or each as soon as the one before it is answered. Of an answer they parse only the
+status, the end and the ETag. An HTTP library takes more CPU time for a request than nginx, so it would limit the rate.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ LENGTH = re.compile(rb"(?i)\r\ncontent-length: (\d+)")
 ETAG = re.compile(rb"(?i)\r\netag: ([^\r]+)")
 LAST = re.compile(rb"(?i)\r\nconnection: close")
 STARTED = "started"
-"""The line that is written when all clients are connected."""
+"""The line that this program writes when all clients are connected."""
 
 
 class Clients:
-    """All clients, and how they were answered.
+    """All clients of the plan, and counts of their answers.
 
     Args:
-        plan: `port` on this machine; `requests`, which are sent in turn, each as a head without its empty line and a
-            body; `rate` in requests per second for all together, or null; `connections`, `seconds`, and whether they
-            ask only for what has changed (`conditional`).
+        plan: `port` on this machine; `requests`, pairs of head (without its empty line) and body, which are sent in
+            turn; `rate` in requests per second for all together, or null; `connections`, `seconds`, and whether they
+            request only documents that have changed (`conditional`).
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Client(asyncio.Protocol):
 
     Args:
         clients: all clients.
-        number: index of this client, from 0. It decides when its requests are due.
+        number: index of this client, from 0, which determines when its requests are due.
     """
 
     def __init__(self, clients: Clients, number: int) -> None:
@@ -137,13 +137,13 @@ class Client(asyncio.Protocol):
             self.finished.set_exception(error)
 
     def count(self, status: str) -> None:
-        """Count an answer, and the time since its request was due: a late request has waited, too."""
+        """Count an answer, and the time since its request was due. So a request that is sent late counts as slow."""
         self.clients.statuses[status] += 1
         self.clients.waits.append((time.monotonic() - self.due) * 1000)
 
 
 def is_complete(answer: bytes) -> bool:
-    """Whether this is a whole answer, and not only its beginning. Nothing follows it: one request is sent at a time."""
+    """Return whether an answer has arrived in full. Nothing follows it, because one request is sent at a time."""
     head, found, body = answer.partition(b"\r\n\r\n")
     if not found:
         return False

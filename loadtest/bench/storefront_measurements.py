@@ -1,4 +1,4 @@
-"""Measurements of the storefront behind nginx: what watchers cost, and how long an order takes beside them."""
+"""Measurements of the storefront behind nginx: the cost of watchers, and the latency of orders beside them."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ BUYERS = 50
 ORDERS_PER_S = 50
 MOST_CONNECTIONS = 200
 CONNECTIONS = 100
-"""Of clients without a fixed rate."""
+"""Number of connections of clients that have no fixed rate."""
 LOG = "passed_on.log"
 
 
 @dataclass(frozen=True)
 class OnSale:
-    """A sale that is open, and the addresses that its page asks for.
+    """An open sale, and the paths that its watchers request.
 
     Args:
         page: path of the page.
-        now: path of the document with what changes.
+        now: path of the document that the page polls for changes.
     """
 
     burst: Burst
@@ -66,7 +66,7 @@ def put_on_sale() -> OnSale:
 
 
 def poll_interval() -> float:
-    """Return the seconds between two questions of a page, on average, as its script has it."""
+    """Return the seconds between two polls of an open page, on average, as the page's script defines them."""
     script = (CHECKOUT / "shop" / "static" / "shop" / "sale.js").read_text()
     found = re.search(r"^const POLL = (\d+);", script, re.MULTILINE)
     if found is None:
@@ -79,8 +79,8 @@ def proxied(shop: LocalShop, folder: Path, *, cached: bool) -> Iterator[LocalPro
     """Run nginx as docker-compose.yml does, with a log of the requests that it passes on to the shop.
 
     Args:
-        folder: an empty one.
-        cached: whether it keeps answers, as it does in Compose.
+        folder: an empty folder for nginx.
+        cached: whether nginx caches answers, as it does in docker-compose.yml.
     """
     passed_on = f'log_format path "$uri"; access_log /tmp/{LOG} path if=$upstream_status;'
     configuration = replaced(compose_configuration(), "access_log off;", passed_on)
@@ -98,12 +98,12 @@ def passed_on(proxy: LocalProxy) -> Counter[str]:
 def measure_watching(
     shop: LocalShop, proxy: LocalProxy, *, path: str, rate: int | None, seconds: float
 ) -> dict[str, Any]:
-    """Let clients ask for a path, and count what reaches the shop.
+    """Let clients request a path, and count the requests that reach the shop.
 
     Args:
         rate: requests per second; None for as many as the generator can send.
     """
-    # With an empty cache, nginx lets all but the first of them wait for half a second.
+    # Fill the cache first: with an empty one, nginx lets all but the first request wait for half a second.
     for language in LANGUAGES:
         fetch(f"{proxy.url}{path}", {"Accept-Language": language})
     shop_before, proxy_before, count_before = cpu.seconds(shop), cpu_of(proxy), passed_on(proxy)[path]
@@ -130,7 +130,7 @@ def cpu_of(proxy: LocalProxy) -> float:
 
 
 def watching(proxy: LocalProxy, path: str, *, rate: int | None, seconds: float) -> dict[str, Any]:
-    """Return the plan of clients that ask as browsers do: in two languages, logged in, for compressed answers."""
+    """Return the plan of clients that send requests as browsers do: two languages, a session, compressed answers."""
     heads = [
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{proxy.port}\r\nAccept-Language: {language}\r\n"
         f"Accept-Encoding: gzip\r\nCookie: {settings.SESSION_COOKIE_NAME}={uuid.uuid4().hex}\r\n"
@@ -140,10 +140,10 @@ def watching(proxy: LocalProxy, path: str, *, rate: int | None, seconds: float) 
         "port": proxy.port,
         "requests": [(head, "") for head in heads],
         "rate": rate,
-        # Each asks as often as a page, unless those would be too many connections for the usual limit of open files.
+        # Each client polls as often as a page, unless the usual limit of open files allows fewer connections.
         "connections": min(MOST_CONNECTIONS, max(1, round(rate * poll_interval()))) if rate else CONNECTIONS,
         "seconds": seconds,
-        # A page asks again for what it has, with its ETag. Who opens a page has nothing yet.
+        # A page polls with the ETag of the document that it has. A visitor who opens the page has no ETag yet.
         "conditional": path.endswith(".json"),
     }
 
@@ -154,7 +154,7 @@ def measure_orders(
     """Send orders at a fixed rate as the page's script does, through nginx.
 
     Args:
-        tokens: of customers, who order in turn.
+        tokens: access tokens of customers, who order in turn.
         watchers: requests per second of watchers meanwhile; None for no watchers.
     """
     (product,) = sale.burst.products.values()
@@ -175,7 +175,7 @@ def measure_orders(
         "connections": BUYERS,
         "seconds": seconds,
     }
-    # They watch before the first order and after the last one.
+    # The watchers start before the first order and stop after the last one.
     crowd = start(watching(proxy, sale.now, rate=watchers, seconds=seconds + 2)) if watchers else None
     load = finish(start(plan))
     watched = finish(crowd)["per_s"] if crowd else 0.0
@@ -190,7 +190,7 @@ def measure_orders(
 
 
 def log_in(proxy: LocalProxy, customers: Sequence[int]) -> list[str]:
-    """Log customers in, and return their access tokens, which the page's script asks for with the session."""
+    """Log customers in, and return their access tokens, which the page's script gets with the session cookie."""
     tokens = []
     for user in User.objects.filter(pk__in=customers):
         client = Client()
@@ -204,7 +204,7 @@ def log_in(proxy: LocalProxy, customers: Sequence[int]) -> list[str]:
 
 
 def is_conserved(sale: OnSale, orders: Collection[Mapping[str, Any]]) -> bool:
-    """Whether no confirmed order is missing, and none is there that nobody has sent. This closes the sale.
+    """Close the sale, and return whether the tables hold every confirmed order, and no more than were sent.
 
     Args:
         orders: what `measure_orders` has returned. An order that was answered with an error may have been placed.
@@ -219,7 +219,7 @@ def is_conserved(sale: OnSale, orders: Collection[Mapping[str, Any]]) -> bool:
 def start(plan: dict[str, Any]) -> subprocess.Popen[str]:
     """Start a process with clients, and return when all are connected."""
     command = (sys.executable, "-m", "loadtest.bench.storefront_clients")
-    # Ctrl-C does not reach it: it ends with its plan, and only this process says that it was interrupted.
+    # A new session keeps Ctrl-C from the clients: they end with their plan, and only the benchmark reports it.
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

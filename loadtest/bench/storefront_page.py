@@ -1,4 +1,4 @@
-"""The weight of a page with all that it loads, and the moment in which Chromium shows its first content."""
+"""The size of a page with all files that it loads, and the time until Chromium shows its first content."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ PHONES: dict[str, Mapping[str, Any] | None] = {
         "uploadThroughput": 750 * 0.9 * 1024 / 8,
     },
 }
-"""Networks: milliseconds before an answer, and bytes per second. The second one is the slow 4G of Lighthouse."""
+"""Simulated networks: latency in milliseconds, and bytes per second. `slow phone` is the slow 4G of Lighthouse."""
 SLOWER = 4
-"""Times that the processor of Lighthouse's phone is slower."""
+"""Factor by which the processor of `slow phone` is slower than this machine's, as in Lighthouse."""
 
 
 class Loaded(HTMLParser):
-    """Collects the addresses that a page loads by itself."""
+    """Collects the addresses of the files that the HTML of a page loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def weigh(url: str, more: Sequence[str]) -> dict[str, int]:
 
     Args:
         url: address of the page.
-        more: addresses that its scripts ask for.
+        more: addresses that the page's scripts request.
     """
     page = Loaded()
     sizes: dict[str, int] = {}
@@ -71,15 +71,16 @@ def weigh(url: str, more: Sequence[str]) -> dict[str, int]:
 
 
 def fetch(address: str, headers: Mapping[str, str]) -> bytes:
-    """Return the body of an answer as it is sent."""
+    """Return the body of an answer as it is sent: compressed if the headers accept that."""
     with urllib.request.urlopen(urllib.request.Request(address, headers={**headers}), timeout=30) as response:  # noqa: S310
         return bytes(response.read())
 
 
 def measure_paint(url: str) -> dict[str, Any]:
-    """Return the milliseconds until Chromium shows the first content of a page, with nothing in its cache.
+    """Return the milliseconds until Chromium shows the first content of a page, with an empty cache.
 
-    Medians of `ROUNDS` loads for each phone, with scripts and without; or `skipped`, with the reason.
+    Returns:
+        Medians of `ROUNDS` loads for each simulated phone, with scripts and without. Or `skipped`, with the reason.
     """
     if CHROMIUM is None:
         return {"skipped": "Chromium is not installed. On Debian, install it: apt-get install chromium"}

@@ -1,7 +1,8 @@
-"""`python -m loadtest.bench strategies`: orders per second over HTTP, strategy by strategy, interleaved.
+"""`python -m loadtest.bench strategies`: orders per second of each strategy over HTTP.
 
-For comparison it also measures redis-py's lock in the same view, and two endpoints that place no order: the plain one
-is what the manuals of Django and its packages lead to, the empty one is the order endpoint without the order.
+For comparison it also measures redis-py's lock in the same view, and two endpoints that place no order. The plain
+endpoint is written as the manuals of Django and its packages suggest. The empty endpoint is the order endpoint without
+the order.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure in turn, round by round, so that a slow moment of the machine affects all alike."""
+    """Measure every strategy once per round, so that a slow moment of the machine affects all strategies alike."""
     console = Console(stderr=True)
     names = (*PATHS, *(options.only or registry.NAMES))
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}

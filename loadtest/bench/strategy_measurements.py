@@ -29,7 +29,7 @@ EMPTY = "empty"
 PEER = "peer:redis-py-lock"
 PATHS = {PLAIN: "/plain/", EMPTY: "/api/bench/empty/", PEER: "/api/bench/redis-py-lock/"}
 WITHOUT_ORDERS = (PLAIN, EMPTY)
-"""They answer requests and place no order."""
+"""Endpoints that answer requests and place no order."""
 STOCK = 1_000_000
 
 
@@ -86,7 +86,7 @@ def send(
 
     Args:
         bodies: bodies of the requests, sent in turn.
-        path: the path of the endpoint; that of orders when empty.
+        path: the path of the endpoint; empty for the order endpoint.
     """
     plan = {
         "url": shop.url,
@@ -108,7 +108,7 @@ def send(
 
 
 def commands_per_order(name: str, customers: list[int]) -> dict[str, float]:
-    """Return SQL statements and Redis round trips of one order, once all caches are filled."""
+    """Return the SQL statements and Redis round trips of one order, when all caches are filled."""
     burst = preparation.prepare(strategy=name, units=STOCK, limit=STOCK, customers=customers)
     sent: list[int] = []
     send = AbstractConnection.send_packed_command

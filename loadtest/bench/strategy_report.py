@@ -65,7 +65,7 @@ def print_report(
 
 
 def reference_lines(report: Report, references: dict[str, float], clients: int) -> Iterator[str]:
-    """Compare figures over HTTP with the reference figures. A strategy that lost units or orders is left out."""
+    """Yield lines that compare orders over HTTP with the reference figures. Strategies that lost orders are skipped."""
     alone, hot = references["redis_lock_alone_per_s"], references["pgbench_hot_row_per_s"]
     sound = {name: float(row["per_s"]) for name, row in report.items() if name not in PATHS and row["conserved"]}
     yield f"redis-lock, one client alone, without HTTP: {alone:,.0f} orders per s"

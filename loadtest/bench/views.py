@@ -36,7 +36,7 @@ class PlainSerializer(serializers.Serializer[Any]):
 
 
 class Plain(APIView):
-    """What the manuals of Django, Django REST framework and simplejwt lead to: no throttle, no database, no order."""
+    """An endpoint as the manuals of Django, REST framework and simplejwt suggest: no throttle, database or order."""
 
     authentication_classes = (JWTStatelessUserAuthentication,)
     permission_classes = (IsAuthenticated,)

@@ -1,8 +1,8 @@
 """A crowd of buyers: `python -m loadtest.bench.waiting_crowd < plan.json` prints one JSON object.
 
-Buyers arrive at a fixed rate, whether the shop keeps up or not. Each wants one order. Without a waiting room they send
-it at once. With one they enter, look again when the shop says, and order when it is their turn. Like a page of the
-shop, they repeat a request that is refused with 429 or 503, under the same key.
+Buyers arrive at a fixed rate, even if the shop is too slow for it. Each wants one order. Without a waiting room they
+send it at once. With a waiting room they enter it, poll when the shop tells them to, and order when it is their turn.
+Like a page of the shop, they repeat a request that is refused with 429 or 503, with the same idempotency key.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONNECTIONS = 4000
 
 
 class Crowd:
-    """Buyers, and how the shop has answered them.
+    """The buyers of a plan, and counts of the shop's answers.
 
     Args:
         plan: `url`, `sale`, `body` of an order, `tokens`, one for each buyer, `per_second`, whether there is a `room`,
@@ -65,7 +65,7 @@ class Crowd:
             self.bought.append(time.monotonic() - self.started)
 
     def wait_for_turn(self, token: str) -> str | None:
-        """Return the ticket; None if the time is over before the turn comes."""
+        """Enter the waiting room, and return the ticket when the buyer may order; None if the time is over before."""
         path, method = f"/api/sales/{self.plan['sale']}/waiting/", "POST"
         while (standing := self.ask("room", method, path, token)) is not None:
             if standing["ticket"]:
@@ -75,9 +75,9 @@ class Crowd:
         return None
 
     def ask(self, kind: str, method: str, path: str, token: str, body: str = "", headers: Any = ()) -> Any:
-        """Repeat a request until it is not refused, and return the JSON of the answer; None when the time is over.
+        """Repeat a request while it is refused as busy, and return the JSON of the answer; None when the time is over.
 
-        A request without an answer counts as one that was refused as busy.
+        A request without an answer counts as refused.
         """
         while (sent := time.monotonic()) < self.end:
             all_headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **dict(headers)}

@@ -1,8 +1,8 @@
-"""`python -m loadtest.bench waiting-room`: what a waiting room costs, and what it is for.
+"""`python -m loadtest.bench waiting-room`: what a waiting room costs, and what it gains.
 
-First, a million customers enter the room of one sale, in a Valkey of its own: memory, arrivals and looks a second. Then
-a crowd arrives at three times the capacity of the shop, without and with a waiting room: the latency of the order
-endpoint and the share of orders that it refuses as busy.
+First, a million customers enter the waiting room of one sale, in a Valkey of its own. This measures memory, and
+arrivals and polls per second. Then a crowd arrives at three times the rate that the shop can serve, without and with a
+waiting room. This measures the latency of the order endpoint, and the share of orders that it refuses as busy.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from shop.waiting import room
 
 STRATEGY = "guarded-update"
 TIMES = 3
-"""Buyers who arrive in a second, as a multiple of the orders that the shop can take in a second."""
+"""Buyers who arrive per second, as a multiple of the orders per second that the shop can take."""
 SHARE = 0.6
-"""Share of the capacity of the shop that the room admits."""
+"""Buyers whom the waiting room admits per second, as a share of the orders per second that the shop can take."""
 CLIENTS = 32
 BATCH = 1000
 LOOKS = 20_000
 FIRST = 1_000_000
-"""Id of the first customer, as long as in a large shop."""
+"""Id of the first customer. It has as many digits as in a large shop."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,9 +74,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measure_large_room(entrants: int) -> dict[str, float]:
-    """Let customers enter before the opening, then look at places after it. Nothing else uses the server.
+    """Let customers enter before the sale opens, and poll after it has opened. Nothing else uses the server.
 
-    The commands are sent in batches, so that the server is measured and not the way to it.
+    The commands are sent in batches, so that round trips to the server hardly count.
     """
     opens_at = datetime.now(tz=UTC) + timedelta(hours=1)
     clock = Clock(opens_at - timedelta(hours=1), time.monotonic())
@@ -95,7 +95,7 @@ def measure_large_room(entrants: int) -> dict[str, float]:
         late = range(FIRST + entrants, FIRST + entrants + len(sample))
         came = send(client, offer, late, opens_at + timedelta(seconds=1), enters=True)
         waiting = client.info("memory")["used_memory"]
-        send(client, offer, sample, opens_at + timedelta(seconds=entrants), enters=False)  # Now all are admitted.
+        send(client, offer, sample, opens_at + timedelta(seconds=entrants), enters=False)  # By now all are admitted.
         turns = client.info("memory")["used_memory"] - waiting
     return {
         "entrants": entrants,
@@ -109,7 +109,7 @@ def measure_large_room(entrants: int) -> dict[str, float]:
 
 
 def send(client: Redis, offer: Offer, customers: Sequence[int], now: datetime, *, enters: bool) -> float:
-    """Run the script of the room for each customer. Return the seconds that the server and its connection took."""
+    """Run the waiting room's script for each customer. Return the seconds that this took."""
     sha = client.script_load(room.SCRIPT)
     names, took = room.keys(offer.sale), 0.0
     for first in range(0, len(customers), BATCH):
@@ -131,10 +131,10 @@ def measure_capacity(shop: LocalShop) -> float:
 
 
 def measure_crowd(url: str, capacity: float, rate: int | None, *, seconds: float) -> dict[str, Any]:
-    """Let a crowd arrive at `TIMES` the capacity.
+    """Let a crowd of buyers arrive at `TIMES` the capacity of the shop, and return its figures.
 
     Args:
-        rate: customers whom the waiting room admits in a second; None for a sale without one.
+        rate: customers whom the waiting room admits per second; None for a sale without a waiting room.
     """
     per_second = TIMES * capacity
     customers = preparation.create_customers(max(1, int(per_second * seconds)))
@@ -148,7 +148,7 @@ def measure_crowd(url: str, capacity: float, rate: int | None, *, seconds: float
         "tokens": [access_token(customer) for customer in customers],
         "per_second": per_second,
         "room": rate is not None,
-        # Nobody should have to give up: beyond the arrivals and a minute, allow 1.5 times the time to serve them all.
+        # Allow all to buy: the time of the arrivals, a minute, and 1.5 times the time that the shop needs for them.
         "seconds": seconds + 60 + 1.5 * len(customers) / (rate or capacity),
     }
     done = subprocess.run(

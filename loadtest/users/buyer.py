@@ -25,7 +25,7 @@ class Buyer(FastHttpUser):
     network_timeout = 30.0
 
     def on_start(self) -> None:
-        # On a worker the burst is a message that may arrive after the start.
+        # Wait for the burst: it reaches a Locust worker as a message, perhaps after this start.
         self.burst = self.environment.prepared_burst.get(timeout=GIVE_UP_AFTER)
         self.leaves_at = self._now() + self.burst.seconds if self.burst.seconds else math.inf
 
@@ -35,7 +35,7 @@ class Buyer(FastHttpUser):
         customer = burst.next_customer() if self._now() < self.leaves_at else None
         if customer is None:
             raise StopUser
-        # Retries use the same key: an order whose response was lost is found, not placed twice.
+        # Retries use the same key, so that an order whose response was lost is found again, not placed twice.
         headers = {
             "Authorization": f"Bearer {access_token(customer)}",
             "Idempotency-Key": str(uuid.uuid4()),
@@ -60,9 +60,9 @@ class Buyer(FastHttpUser):
         return float(gevent.get_hub().loop.now())
 
     def _place(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any], float]:
-        """Send one request; return status, parsed answer and seconds until a retry.
+        """Send one request. Return the status, the parsed answer and the seconds until a retry.
 
-        The outcome is the request's name in Locust's statistics.
+        Locust's statistics list the request under its outcome.
         """
         with self.client.post(path, json=body, headers=headers, catch_response=True, name="order") as response:
             try:

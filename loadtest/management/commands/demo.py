@@ -37,7 +37,7 @@ class Command(BaseCommand):
         try:
             with ExitStack() as running:
                 with console.status("Starting Postgres, Valkey, web, worker and beat …"):
-                    payable = {"PAY_WITHOUT_PROVIDER": "1"}  # The buyer of the demo can pay, without a provider.
+                    payable = {"PAY_WITHOUT_PROVIDER": "1"}  # Lets the demo's buyers pay.
                     shop = running.enter_context(
                         LocalShop(port=options["port"], lab=True, background=True, environment=payable)
                     )

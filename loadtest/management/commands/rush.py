@@ -37,7 +37,7 @@ examples:
 
 
 class HelpFormatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of description and examples."""
+    """Keeps the line breaks of the command's description and examples."""
 
 
 def strategy(text: str) -> dict[str, str]:
@@ -137,7 +137,7 @@ there is no verdict."""
             raise SystemExit(max(statuses))
 
     def start_shop(self, rushes: list[Rush], running: ExitStack, console: Console) -> str:
-        """Start a shop that `running` stops again, and return its address."""
+        """Start a shop, return its address, and let the context `running` stop it."""
         lab, background = any(rush.rung for rush in rushes), any(rush.needs_workers for rush in rushes)
         with console.status("Starting the shop …"):
             shop = running.enter_context(LocalShop(lab=lab, background=background))
@@ -175,7 +175,7 @@ there is no verdict."""
 
 
 def connection_warning(buyers: int) -> str:
-    """Return a warning when a shop with our settings accepts fewer connections than there are buyers, else ""."""
+    """Return a warning if a shop with our settings accepts fewer connections than there are buyers; else "" (none)."""
     accepted = allowed_connections() * settings.WEB_PROCESSES
     if buyers <= accepted:
         return ""
@@ -186,9 +186,9 @@ def connection_warning(buyers: int) -> str:
 
 
 def interrupt_when_input_closes() -> None:
-    """Raise KeyboardInterrupt in the main thread when the program that reads our lines is gone.
+    """Raise KeyboardInterrupt in the main thread when standard input closes, to stop what this command started.
 
-    That program holds the other end of standard input. The interrupt stops everything that this command started.
+    The program that reads our lines holds the other end of standard input, so it has ended then.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.main_thread()
