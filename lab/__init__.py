@@ -1,1 +1,1 @@
-"""The lab: all code that is wrong on purpose is here, behind LAB_ENABLED and on separate tables."""
+"""The lab: it holds all code that is wrong on purpose. It needs LAB_ENABLED, and has its own tables."""

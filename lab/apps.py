@@ -1,4 +1,4 @@
-"""The lab as a Django app."""
+"""Configuration of the Django app `lab`."""
 
 import logging
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ class LabConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system check, and keep what visitors replay out of the shop's log."""
+        """Register the system check, and keep messages of visitors' replays out of the shop's log."""
         register(check_sandbox_count)
         if settings.LAB_ENABLED:
             from lab.sandbox.pool import is_no_visitors
@@ -25,7 +25,7 @@ class LabConfig(AppConfig):
 
 
 def check_sandbox_count(**_: Any) -> Sequence[CheckMessage]:
-    """Check that Redis has a database for each sandbox in addition to the shop's."""
+    """Check that Redis has a database for each of the LAB_SANDBOXES in addition to the shop's."""
     from lab.sandbox.databases import MOST
 
     if 1 <= settings.LAB_SANDBOXES <= MOST:

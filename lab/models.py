@@ -1,4 +1,4 @@
-"""The tables from which the flawed rungs sell. They have no constraints, so that a flaw can show."""
+"""Tables from which the lab's flawed strategies (rungs) sell. They have no constraints, so that a flaw can show."""
 
 from django.db import models
 
@@ -17,7 +17,7 @@ class RungStock(models.Model):
 
 
 class RungOrder(models.Model):
-    """One item of an order that a customer has placed through a rung."""
+    """One item of an order that a customer has placed through a strategy of the lab."""
 
     class State(models.TextChoices):
         PLACED = "placed"

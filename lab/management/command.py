@@ -1,4 +1,4 @@
-"""Shared by the lab's commands: how they end when they are interrupted, and the types of their arguments."""
+"""Base class and argument types of the lab's management commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 
 class LabCommand(BaseCommand):
-    """A command that ends with a message, not with a traceback, when it is interrupted."""
+    """A command that ends with a message, not with a traceback, when Ctrl-C interrupts it."""
 
     def run_from_argv(self, argv: list[str]) -> None:
         insist(signal.SIGINT, KeyboardInterrupt)
@@ -35,7 +35,7 @@ class LabCommand(BaseCommand):
 
 
 def refuse_unless_writable(*folders: Path) -> None:
-    """Check that results can be stored in folders, before they are measured. A missing folder will be created.
+    """Check that results can be stored in folders, before time is spent on them. A missing folder will be created.
 
     Raises:
         CommandError: a folder cannot be written.
@@ -50,7 +50,7 @@ def refuse_unless_writable(*folders: Path) -> None:
 
 
 def rung(text: str) -> str:
-    """Argument type: the slug of a rung."""
+    """Argument type: the slug of a rung, which is a lock or strategy in the lab's catalogue."""
     if text not in LADDER:
         raise ArgumentTypeError(f"There is no rung {text}. manage.py ladder lists the rungs.")
     return text
@@ -72,4 +72,4 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 
 clients = number(1, len(NAMES))
-"""Argument type: how many clients."""
+"""Argument type: the number of clients in a schedule."""

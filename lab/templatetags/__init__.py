@@ -1,1 +1,1 @@
-"""The lab's template filters."""
+"""Template filters of the lab."""

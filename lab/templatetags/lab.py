@@ -1,4 +1,4 @@
-"""Filters of the lab's templates."""
+"""Template filters for texts that are defined in the lab's code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ register.filter("translated", translated)
 
 @register.filter
 def listed(texts: Iterable[str]) -> str:
-    """Return texts of the code as a list in the reader's language."""
+    """Translate texts into the reader's language, and join them with commas."""
     return gettext(", ").join(translated(text) for text in texts)
 
 
 @register.filter
 def source_label(source: str) -> str:
-    """Return the source of a rung: the titles of articles, or another source."""
+    """Return the sources of a rung as text, with the translated titles of known articles."""
     return gettext(", ").join(translated(ARTICLES.get(name, name)) for name in source.split(", "))

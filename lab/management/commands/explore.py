@@ -1,4 +1,4 @@
-"""`manage.py explore RUNG`: search for a schedule that breaks a rung, without its stored witness."""
+"""`manage.py explore RUNG`: search for a schedule (an order of steps) that breaks a lock or strategy of the lab."""
 
 from __future__ import annotations
 

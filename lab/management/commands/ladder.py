@@ -1,4 +1,4 @@
-"""`manage.py ladder`: list the rungs with their claims, and check them."""
+"""`manage.py ladder`: list the rungs (locks and strategies), claimed as flawed or sound, and check these claims."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Command(LabCommand):
         )
         parser.add_argument(
             "--processes",
-            type=number(1, MOST),  # each has a Redis database of its own
+            type=number(1, MOST),  # Each process needs a Redis database of its own.
             default=min(2, os.cpu_count() or 1),
             help=f"how many rungs at the same time (default: 2), at most {MOST}",
         )
@@ -100,7 +100,7 @@ class Command(LabCommand):
             raise SystemExit(1)
 
     def _do(self, job: JobName, slugs: list[str], processes: int, **options: Any) -> dict[str, Mapping[str, Any]]:
-        """Do a job on rungs, store each result, and return the lines by slug."""
+        """Run a job for each rung, store each result, and return the results by slug."""
         lines: dict[str, Mapping[str, Any]] = {}
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         try:
@@ -134,7 +134,7 @@ def _report(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _table(lines: Mapping[str, Mapping[str, Any]], slugs: Sequence[str]) -> Table:
-    # Fit into 80 columns: only text columns wrap, and columns that were not asked for are left out.
+    # Fit into 80 columns: only text columns wrap, and without verdicts there is no column for them.
     words = [Column("breaks", min_width=10), Column("by", min_width=7)]
     columns = [Column("rung", no_wrap=True), Column("claim", no_wrap=True), *words]
     columns += [Column("verdict", no_wrap=True)] if lines else []
@@ -176,7 +176,7 @@ def _how(slug: str, line: Mapping[str, Any] | None) -> str:
 
 
 def _seconds(line: Mapping[str, Any]) -> float:
-    """Return how long a rung has taken. The seconds in its result line do not include the deep searches."""
+    """Return the seconds that a rung has taken. Its result line lists those of deep searches separately."""
     return float(line.get("seconds", 0) + sum(search["seconds"] for search in line.get("deep", ())))
 
 

@@ -1,4 +1,4 @@
-"""`manage.py replay RUNG`: show a schedule on a rung step by step, with a lane for each client."""
+"""`manage.py replay RUNG`: run a schedule (an order of steps) on a lock or strategy of the lab, and print each step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Command(LabCommand):
 
 
 def show(trace: Trace, console: Console) -> None:
-    """Print a trace: a lane for each client, and the verdict below."""
+    """Print a trace as a table with a column for each client, and the verdict below."""
     lanes = actors(LADDER[trace.rung], trace.clients)
     table = Table("", *lanes, "inside", "waits", title=f"{LADDER[trace.rung].title} ({trace.rung})")
     for number, step in enumerate(trace.steps, start=1):
