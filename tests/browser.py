@@ -1,4 +1,4 @@
-"""Chromium for tests: the installed one, which Playwright drives."""
+"""Chromium for tests: Playwright drives the installed browser."""
 
 from __future__ import annotations
 
@@ -19,5 +19,8 @@ needs_chromium = pytest.mark.skipif(
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Start Chromium. Playwright has an event loop in this thread, in which Django refuses to use the database."""
+    """Start Chromium outside Django's async check.
+
+    Playwright runs an event loop in this thread. Django refuses database access in a thread with an event loop.
+    """
     return playwright.chromium.launch(executable_path=CHROMIUM)

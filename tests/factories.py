@@ -36,10 +36,10 @@ from tests.waiting import PATIENCE, wait_for
 T = TypeVar("T")
 
 SAVING = [name for name in registry.NAMES if not registry.get(name).queues]
-"""Strategies that save the order before they answer. Those that queue it have their own tests."""
+"""Strategies that save the order before they respond. Strategies that queue the order have tests of their own."""
 
 DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert-lock", "lock-table", "session-lock"}]
-"""One strategy of each kind, for tests that are slow for each: `redis-lock` stands for all that take a lock first."""
+"""One strategy of each kind, for slow tests. `redis-lock` represents all strategies that take a lock first."""
 
 OF_THE_SHOP = ("group-commit", "guarded-update", "lua", "lua-queue", "redis-lock", "unit-rows")
 """Strategies that differ for the shop: one that saves orders together, one that does not, one with a counter in Redis,
@@ -47,12 +47,12 @@ one that queues, one with a lock and one that splits the stock. The tests of `in
 
 
 def slow(*values: Any) -> list[Any]:
-    """Return values as parameters of slow tests."""
+    """Return the values as test parameters that are marked slow."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def fast_and_slow(names: Iterable[str]) -> list[Any]:
-    """Return names of strategies as parameters. Those that are not in `OF_THE_SHOP` run in the slow tests."""
+    """Return strategy names as test parameters. Names outside `OF_THE_SHOP` are marked slow."""
     return [each for name in names for each in ([name] if name in OF_THE_SHOP else slow(name))]
 
 
@@ -68,7 +68,7 @@ def new_request(
     price: str = "9.90",
     id: UUID | None = None,  # noqa: A002 - the name of the field
 ) -> OrderRequest:
-    """Return a request for a cart of (sku, quantity) pairs, sorted by sku."""
+    """Return an order request for a cart of (sku, quantity) pairs, sorted by sku."""
     return OrderRequest(
         id=id or uuid_utils.compat.uuid7(),
         customer=customer,
@@ -87,7 +87,7 @@ def new_customer(name: str = "") -> int:
 
 @dataclass(frozen=True, slots=True)
 class OnSale:
-    """A sale, and its product ids by sku."""
+    """A sale, with a dict from sku to product id."""
 
     sale: int
     products: Mapping[str, int]
@@ -107,7 +107,7 @@ def on_sale(
     closes: timedelta = timedelta(hours=1),
     preheat: bool = True,
 ) -> OnSale:
-    """Create a sale of products in stock. The sale is open and preheated unless its window says otherwise."""
+    """Create a sale of products in stock. By default the sale is open and preheated; its window can say otherwise."""
     now = timezone.now()
     sale = Sale.objects.create(
         name=f"Sale by {strategy}", opens_at=now + opens, closes_at=now + closes, strategy=strategy
@@ -132,7 +132,7 @@ def close_now(offer: OnSale) -> None:
 
 
 def orders_in(*states: str) -> int:
-    """Count the orders in these states, or all orders."""
+    """Count the orders in the given states; without states, count all orders."""
     return Order.objects.filter(**({"state__in": states} if states else {})).count()
 
 
@@ -143,17 +143,17 @@ def elsewhere(body: Callable[[], T]) -> T:
 
 
 def begin(pool: ThreadPoolExecutor, body: Callable[[], T]) -> Future[T]:
-    """Start the body on its own connection. Return when it is done or waits for a lock in Postgres."""
+    """Start the body on its own connection. Return when it has ended or a session waits for a lock in Postgres."""
     begun = pool.submit(_on_own_connection, body)
     wait_for(lambda: begun.done() or waiting_in_postgres(), "the body to end or to wait for a lock")
     return begun
 
 
 def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
-    """Run every body in its own thread and on its own connection, all at the same time.
+    """Run every body at the same time, each in its own thread and on its own connection.
 
     Returns:
-        The result of each, or the exception that it raised.
+        The result of each body, or the exception that it raised.
     """
     start = threading.Barrier(len(bodies))
 
@@ -181,7 +181,7 @@ _put_off: set[UUID] = set()
 
 
 def to_the_end(strategy: Strategy, request: OrderRequest, save: Save) -> Any:
-    """Place a request and retry it for as long as the strategy says to try again."""
+    """Place an order request and retry while the strategy raises an error that says to try again."""
     try:
         while True:
             try:
@@ -195,7 +195,7 @@ def to_the_end(strategy: Strategy, request: OrderRequest, save: Save) -> Any:
 
 
 def count_by_kind(answers: Sequence[Any]) -> dict[str, int]:
-    """Count the answers by kind: an error by its class, an order as COMMITTED or QUEUED."""
+    """Count the answers by kind: the class name of an error, or COMMITTED or QUEUED for an order."""
     counts: dict[str, int] = {}
     for answer in answers:
         match answer:
@@ -213,7 +213,7 @@ def count_by_kind(answers: Sequence[Any]) -> dict[str, int]:
 def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "") -> Iterator[None]:
     """Run the action on another connection, once, just before or after this thread's first matching statement.
 
-    The pattern is matched against the statement and its parameters.
+    The pattern is searched for in the statement followed by its parameters.
     """
     done = False
 
@@ -235,13 +235,13 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
 
 
 def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int] = int) -> list[T | Exception]:
-    """Hold every buyer before their first write of stock until no other buyer can get any further.
+    """Stop every buyer at their first write of stock until all buyers are stopped, blocked or answered.
 
-    A buyer can get no further when they are about to write, wait for a lock or for reserved units, or have an answer.
-    This forces the schedule that breaks a check made before the write: nobody writes before everybody has read.
+    A buyer is blocked while they wait for a lock or for reserved units. All buyers have then read the stock before
+    anyone writes it. This schedule breaks a strategy that checks first and writes without a guard.
 
     Args:
-        waiting: returns how many buyers wait inside this process, which no server can see.
+        waiting: returns how many buyers wait inside this process, where no server can see them.
     """
     arrived: list[int] = []
     answered: list[int] = []
@@ -261,7 +261,8 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
             answered.append(1)
 
     def all_are_stopped() -> bool:
-        # Before the first arrival, a buyer in `acquire` may be about to get the lock.
+        # Count blocked buyers only after the first arrival. Before it, a buyer in `acquire` may be about to get the
+        # lock.
         blocked = waiting_in_postgres() + _asking_for_locks() + len(_put_off) + waiting() if arrived else 0
         return len(arrived) + len(answered) + blocked >= len(buyers)
 
@@ -277,9 +278,9 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
 
 
 def waiting_in_postgres() -> int:
-    """Count the sessions that wait for a lock in Postgres, except those that `locking` opens for its own locks."""
+    """Count the sessions that wait for a lock in Postgres. Sessions of the package `locking` are excluded."""
     with connection.cursor() as cursor:
-        # pg_stat_activity alone is not enough: inside a transaction it keeps showing its first snapshot.
+        # Read pg_locks, too: inside a transaction, pg_stat_activity keeps showing its first snapshot.
         cursor.execute(
             "SELECT count(DISTINCT pid) FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)"
             " WHERE NOT granted AND coalesce(application_name, '') NOT LIKE %s",
@@ -300,12 +301,12 @@ def _is_acquire(frame: FrameType) -> bool:
 
 
 def nobody(requests: Collection[UUID]) -> set[UUID]:
-    """A `Saved` callable for tests without requests in progress: no request has become an order."""
+    """A `Saved` callable for tests without requests in progress: it says that no request has become an order."""
     return set()
 
 
 def preheated(name: str, units: Mapping[str, int]) -> Strategy:
-    """Deliver stock and return a shipped strategy that has loaded it."""
+    """Deliver stock, preheat the named strategy with it, and return the strategy."""
     for sku, received in units.items():
         stock.deliver(sku, received)
     strategy = registry.get(name)

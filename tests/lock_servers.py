@@ -42,4 +42,4 @@ SERVERS: Mapping[str, tuple[str, Callable[[], AbstractContextManager[str]]]] = {
     "redlock": ("REDLOCK_URLS", three_valkeys),
     "zookeeper-lock": ("ZOOKEEPER_HOSTS", zookeeper),
 }
-"""Per strategy, the setting with the address of its lock server, and a context manager that runs the server."""
+"""For each strategy: the setting with the address of its lock server, and a context manager that runs the server."""

@@ -1,7 +1,7 @@
-"""A folder in memory for everything that a test run writes, if there is room.
+"""A RAM folder for all files of a test run, if there is room.
 
-On a disk, a third of the run is spent waiting for writes. No test needs the disk: what a killed process has written
-survives in memory too.
+On a disk, a third of the run is spent waiting for writes. Memory is safe enough: the files of a killed process survive
+in it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from pathlib import Path
 MEMORY = Path("/dev/shm")  # noqa: S108 - mkdir fails if another user made the folder
 PREFIX = "lu-tests-"
 ROOM = 4 << 30
-"""Bytes, several times what a run needs."""
+"""Bytes that must be free: several times what a test run needs."""
 
 
 def use() -> Path | None:
     """Create the folder and make it the place of temporary files for this process and its children.
 
     Returns:
-        The folder. None when `TMPDIR` is set, or when memory is unsuitable: Docker gives a container 64 MB and forbids
-        executing files there.
+        The folder, or None when `TMPDIR` is set or memory is unsuitable. Docker, for example, gives a container 64 MB
+        and
+        forbids executing files there.
     """
     if "TMPDIR" in os.environ:
         return None
@@ -40,7 +41,7 @@ def use() -> Path | None:
 
 
 def sweep() -> None:
-    """Remove the folders of runs that were killed."""
+    """Remove the folders of test runs whose process has ended."""
     for folder in MEMORY.glob(f"{PREFIX}*"):
         if not Path("/proc", folder.name.removeprefix(PREFIX)).exists():
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A PgBouncer for tests, before the Postgres of the tests."""
+"""A PgBouncer for tests, in front of the Postgres of the tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_pgbouncer = pytest.mark.skipif(
 
 PORT = 6432
 
-# Each transaction gets another session than the one before, so that nothing works because of luck.
+# Round robin gives each transaction another session, so that no test passes by luck.
 CONFIGURATION = """
 [databases]
 * = host={host} port={port} user={user}
@@ -44,7 +44,7 @@ server_round_robin = 1
 
 @dataclass(frozen=True)
 class PgBouncer:
-    """A running PgBouncer that is reached by a socket in `folder`."""
+    """A running PgBouncer that listens on a socket in `folder`."""
 
     folder: Path
     database: str
@@ -62,13 +62,13 @@ class PgBouncer:
 def running_pgbouncer(
     mode: str, more: str = "", *, size: int = 20, server: tuple[str, int] | None = None
 ) -> Iterator[PgBouncer]:
-    """Run PgBouncer before the Postgres of the tests.
+    """Run PgBouncer in front of the Postgres of the tests.
 
     Args:
         mode: its `pool_mode`.
         more: further lines of its configuration.
-        size: connections to Postgres.
-        server: host and port in place of those of Postgres.
+        size: maximum number of connections to Postgres.
+        server: host and port to use instead of those of Postgres.
     """
     database = settings.DATABASES["default"]
     host, port = server or (database["HOST"], database["PORT"])

@@ -1,4 +1,4 @@
-"""Settings for tests: servers of their own in a temporary run folder, so that no test touches other data."""
+"""Settings for tests. The servers are in a temporary run folder, so that no test touches other data."""
 
 import atexit
 import os
@@ -31,7 +31,7 @@ for name in (
     "METRICS_FOLDER",
 ):
     os.environ.pop(name, None)
-# Write compiled modules: without them, each of the hundreds of processes that the tests start compiles the project.
+# Write .pyc files. Without them, each of the hundreds of processes that tests start compiles the project.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 IN_MEMORY = memory.use()
@@ -55,5 +55,5 @@ from tests.waiting import PATIENCE  # noqa: E402
 DATABASES["default"]["OPTIONS"]["options"] = f"-c lock_timeout={3 * PATIENCE:.0f}s"
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-# Look for static files on request, not each time a test makes a client.
+# Look for static files at each request. Otherwise every test client scans them all when it is made.
 WHITENOISE_AUTOREFRESH = True

@@ -1,4 +1,4 @@
-"""docker-compose.yml: checked against the Compose specification, the settings, and the programs that it runs."""
+"""docker-compose.yml is checked against the Compose specification, the settings, and the programs that it runs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from shop import limits
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 SECRETS = {"SECRET_KEY": "k" * 64, "POSTGRES_PASSWORD": "sampleOfAPassword", "VALKEY_PASSWORD": "sampleOfAnother"}
-# Compose sets this itself.
+# Compose itself sets these variables.
 PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
 SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
-# Settings that the file does not offer: `manage.py serve` sets the pool, and tracebacks must not reach visitors.
+# Settings that the Compose file must not set: `manage.py serve` sets the pool, and DEBUG would show tracebacks.
 NOT_OFFERED = {"DEBUG", "DATABASE_POOL", "LOCK_FOLDER"}
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^{}]*))?\}|(?P<wrong>))")
 SETTINGS = """
@@ -49,8 +49,8 @@ def written() -> str:
 
 
 def load() -> dict[str, Any]:
-    """Return the Compose file with its anchors resolved, to be changed."""
-    return json.loads(written())  # YAML takes ten times as long.
+    """Return a new copy of the Compose file, with anchors resolved, that a test may change."""
+    return json.loads(written())  # JSON, because YAML takes ten times as long
 
 
 def texts(node: Any) -> Iterator[str]:
@@ -85,7 +85,7 @@ def substitute(node: Any, variables: Mapping[str, str]) -> Any:
 
 
 def rendered(variables: Mapping[str, str] = SECRETS) -> dict[str, Any]:
-    """Return the services as Compose starts them. A variable without a value gets it from `variables`."""
+    """Return the services as Compose starts them. Variables without a value take it from `variables`."""
     services = substitute(load()["services"], {**variables, **PROJECT})
     for service in services.values():
         given = service.get("environment", {})
@@ -95,7 +95,7 @@ def rendered(variables: Mapping[str, str] = SECRETS) -> dict[str, Any]:
 
 
 def taken(compose: dict[str, Any]) -> dict[str, str | None]:
-    """Return the variables of the file with their defaults; None for required ones."""
+    """Return the variables in the file with their defaults. A required variable has None."""
     found: dict[str, str | None] = {}
     for match in (match for text in texts(compose) for match in VARIABLE.finditer(text) if match["name"]):
         found[match["name"]] = match["text"] if match["operator"] == ":-" else None
@@ -127,7 +127,7 @@ def as_written(default: ast.expr) -> str:
 
 
 def unread(compose: dict[str, Any]) -> set[str]:
-    """Return the variables of our services that no setting reads."""
+    """Return the variables of the shop's services that no setting reads."""
     return {name for service in SHOP for name in compose["services"][service]["environment"]} - set(read())
 
 
@@ -136,7 +136,7 @@ def environment(service: str) -> dict[str, str]:
 
 
 def run(code: str, *, service: str = "web", **changed: str | None) -> subprocess.CompletedProcess[str]:
-    """Run Python with only the environment of a service. A change to None removes a variable."""
+    """Run Python with only the environment of a service. `changed` replaces variables; None removes one."""
     given = {name: value for name, value in {**environment(service), **changed}.items() if value is not None}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=60)
@@ -144,7 +144,7 @@ def run(code: str, *, service: str = "web", **changed: str | None) -> subprocess
 
 @cache
 def settings() -> dict[str, Any]:
-    """Return the settings of our services. They are the same, as `test_our_services_have_one_environment` checks."""
+    """Return the settings of the shop's services. `test_our_services_have_one_environment` proves them equal."""
     done = run(SETTINGS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -156,7 +156,7 @@ def errors(compose: dict[str, Any]) -> list[str]:
 
 
 def unmet(compose: dict[str, Any]) -> list[str]:
-    """Return the dependencies that can never be met."""
+    """Return the dependencies between services that can never be satisfied."""
     services = compose["services"]
     found = []
     for name, service in services.items():
@@ -173,7 +173,7 @@ def unmet(compose: dict[str, Any]) -> list[str]:
 
 
 def literal_secrets(compose: dict[str, Any]) -> list[str]:
-    """Return the secrets, by name or as the password of a URL, that do not come from a required variable."""
+    """Return secrets that do not come from a required variable: variables named as secrets, and passwords in URLs."""
     found = []
     for service, values in compose["services"].items():
         for name, value in values.get("environment", {}).items():
@@ -198,17 +198,17 @@ MOUNTED = {
     "./observe/grafana/dashboards.yml:/etc/grafana/provisioning/dashboards/shop.yml:ro",
     "./observe/grafana/dashboard.json:/etc/grafana/dashboards/shop.json:ro",
 }
-"""What containers may read of this folder."""
+"""The only files of the repository that containers may mount."""
 
 
 def soft(compose: dict[str, Any]) -> list[str]:
-    """Return what each service may do that it need not."""
+    """Return the unneeded privileges and missing limits of each service."""
     found = []
     for name, service in compose["services"].items():
         found += [f"{name}: {key}" for key, value in HARDENED.items() if service.get(key) != value]
         found += [f"{name}: no {limit}" for limit in ("mem_limit", "pids_limit") if limit not in service]
         found += [f"{name}: {key}" for key in ("cap_add", "privileged", "network_mode", "pid") if key in service]
-        # The image of the shop has a user of its own.
+        # Services with `build` are exempt, because the shop's image sets its own user.
         if "build" not in service and service.get("user", "root") in ("root", "0", "0:0"):
             found.append(f"{name}: root")
         mounted = [str(volume) for volume in service.get("volumes", [])]
@@ -336,7 +336,7 @@ def test_postgres_accepts_the_connections_of_all_web_replicas() -> None:
     services, loaded = rendered(), settings()
     accepted = int(re.fullmatch(r"max_connections=(\d+)", services["postgres"]["command"][-1])[1])
 
-    # With ten replicas, each request of which may need a second connection for a lock on Postgres.
+    # Assume ten replicas, and two connections per request: a lock on Postgres takes a second one.
     assert 2 * 10 * loaded["WEB_PROCESSES"] * loaded["WEB_DATABASE_CONNECTIONS"] <= accepted - 50
 
 
@@ -381,7 +381,7 @@ def test_a_dependency_that_cannot_would_be_found(service: str, change: dict[str,
 
 
 def commands() -> list[str]:
-    """Return the commands of our services and of their health checks. Their programs parse them in `tests/docs`."""
+    """Return the commands and health checks of the shop's services. `tests/docs` has programs parse them."""
     return [*(rendered()[service]["command"] for service in SHOP), rendered()["worker"]["healthcheck"]["test"][1]]
 
 
@@ -405,7 +405,7 @@ def test_a_health_check_over_http_believes_the_answer(
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Log nothing."""
+            """Suppress the log."""
 
     kind, python, option, code = rendered()[service]["healthcheck"]["test"]
     with HTTPServer(("127.0.0.1", 0), Answer) as server:
@@ -514,7 +514,7 @@ PINNED = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
 
 
 def unpinned(compose: dict[str, Any], dockerfile: str) -> set[str]:
-    """Return the images from elsewhere that are named without a digest."""
+    """Return the third-party images that are named without a digest."""
     used = {str(service["image"]) for service in compose["services"].values() if "build" not in service}
     stages = re.findall(r"^FROM \S+ AS (\S+)$", dockerfile, re.MULTILINE)
     bases = set(re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)) - set(stages)
@@ -522,7 +522,7 @@ def unpinned(compose: dict[str, Any], dockerfile: str) -> set[str]:
 
 
 def test_each_image_has_a_digest_so_that_nobody_can_replace_it() -> None:
-    """And a tag, by which Dependabot knows what replaces it."""
+    """Each image has a digest, which nobody can replace, and a tag, from which Dependabot finds updates."""
     compose, dockerfile = load(), (ROOT / "Dockerfile").read_text()
     assert unpinned(compose, dockerfile) == set()
     compose["services"]["postgres"]["image"] = "postgres:18"

@@ -1,4 +1,4 @@
-"""What the image of the shop installs is enough to run the shop, and no more."""
+"""The packages in the shop's image are enough to run the shop, and none is unneeded."""
 
 from __future__ import annotations
 

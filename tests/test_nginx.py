@@ -1,4 +1,4 @@
-"""nginx.conf: run by a real nginx before servers that listen on this machine."""
+"""A real nginx runs nginx.conf in front of test servers on this machine."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ pytestmark = needs_nginx
 
 @contextmanager
 def proxy(folder: Path, upstream: int, configuration: str = CONFIGURATION) -> Iterator[int]:
-    """Run nginx before a server on this machine, and yield its port."""
+    """Run nginx in front of a server on this machine, and yield nginx's port."""
     with LocalProxy(folder, upstream, configuration=configuration) as running:
         yield running.port
 
 
 class Upstream:
-    """A server that keeps what it receives on each connection, and answers every request with 200."""
+    """A server that records what it receives on each connection, and answers every request with 200."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -89,14 +89,14 @@ def test_the_web_server_sees_no_request_before_it_is_whole(upstream: Upstream, t
 
 
 def test_without_buffering_it_would(upstream: Upstream, tmp_path: Path) -> None:
-    """The negative control."""
+    """Negative control: without buffering, the web server sees an incomplete request."""
     unbuffered = CONFIGURATION.replace("proxy_request_buffering on", "proxy_request_buffering off")
     with proxy(tmp_path, upstream.port, unbuffered) as port, connect(port, HEAD + b"{"):
         wait_for(lambda: upstream.requests, "the web server to see the beginning of a request")
 
 
 def test_a_client_that_stops_sending_is_cut_off(upstream: Upstream, tmp_path: Path) -> None:
-    """After two seconds here. `test_its_limits_are_those_of_the_web_server` reads the limits themselves."""
+    """nginx closes connections that stop sending. This test shortens the limits to two seconds."""
     sooner = CONFIGURATION
     for name, seconds in {"client_header_timeout": limits.HEAD, "client_body_timeout": limits.BODY}.items():
         sooner = replaced(sooner, f"{name} {seconds}s", f"{name} 2s")
@@ -133,7 +133,7 @@ def test_the_web_server_learns_who_asked_and_how(upstream: Upstream, tmp_path: P
 
 
 def test_nobody_reads_the_metrics_through_it(upstream: Upstream, tmp_path: Path) -> None:
-    """Also with another spelling. The negative control: without its rule, the request reaches the web server."""
+    """nginx hides /metrics in every spelling. Negative control: without the rule, requests reach the web server."""
     open_to_all = re.sub(r"        location = /metrics \{.*?\}\n", "", CONFIGURATION, flags=re.DOTALL)
     for configuration, status in ((CONFIGURATION, b"404"), (open_to_all, b"200")):
         with proxy(tmp_path, upstream.port, configuration) as port:
@@ -146,7 +146,7 @@ def test_nobody_reads_the_metrics_through_it(upstream: Upstream, tmp_path: Path)
 def test_without_a_web_server_the_answer_says_to_try_again(tmp_path: Path) -> None:
     request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
     with socket.socket() as refusing:
-        refusing.bind(("127.0.0.1", 0))  # and does not listen, so that nobody else does
+        refusing.bind(("127.0.0.1", 0))  # reserves the port and does not listen, so connections are refused
         with proxy(tmp_path, refusing.getsockname()[1]) as port, connect(port, request) as client:
             answer, _, problem = received(client).partition(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 503 ")

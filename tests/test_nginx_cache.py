@@ -1,4 +1,4 @@
-"""What nginx.conf keeps: the pages that are the same for everybody, and nothing of anybody."""
+"""nginx.conf caches pages that are the same for everybody, and nothing that is personal."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NOW = "/sales/tonight/now.json"
 SALE = "/sales/tonight/"
 WATCHERS = 300
 WATCHED = 3.0
-"""Seconds for which they watch."""
+"""Seconds for which watchers poll."""
 PACE = 0.5
-"""Seconds between two questions of a watcher."""
+"""Seconds between two polls of a watcher."""
 
 
 class Shop(ThreadingHTTPServer):
-    """A web server that counts what it is asked, and answers with the cookie and the language that it was sent."""
+    """A web server that counts requests, and echoes the cookie and language that it received."""
 
     daemon_threads = True
     request_queue_size = 512
@@ -64,7 +64,7 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing."""
+        """Suppress the log."""
 
 
 @contextmanager
@@ -95,9 +95,9 @@ def without(line: str) -> str:
 
 
 async def watch(port: int, number: int, watchers: int, until: float) -> list[int]:
-    """Poll now.json every `PACE` seconds on one connection. Return the numbers of the answers.
+    """Poll now.json every `PACE` seconds on one connection. Return the numbers in the responses.
 
-    The pauses are the load that is measured, and wait for nothing. The first one spreads the watchers over a period.
+    The sleeps set the measured load; no assertion waits for them. The first sleep spreads the watchers over one period.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     language, found = ("en", "zh-CN")[number % 2], []
@@ -116,7 +116,7 @@ async def watch(port: int, number: int, watchers: int, until: float) -> list[int
 
 
 def watched(port: int, watchers: int) -> tuple[list[list[int]], float]:
-    """Let all of them watch. Return what each has seen, and the seconds that it took."""
+    """Run all watchers at once. Return the numbers that each has seen, and the elapsed seconds."""
 
     async def together() -> list[list[int]]:
         until = time.monotonic() + WATCHED
@@ -129,9 +129,9 @@ def watched(port: int, watchers: int) -> tuple[list[list[int]], float]:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "control"])
 def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: bool) -> None:
-    """In both languages together. With the negative control: without the cache each question reaches the shop.
+    """All watchers together cost the shop one request a second. Negative control: without the cache, each poll does.
 
-    Thirty watchers are enough for that, and do not keep the processors from other tests.
+    The negative control uses only thirty watchers, to leave the processors to other tests.
     """
     configuration = CONFIGURATION if kept else without("proxy_cache public;")
     with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
@@ -158,7 +158,7 @@ def test_a_public_page_is_asked_for_without_its_visitor(tmp_path: Path) -> None:
 
 
 def test_without_the_guard_it_would_hold_its_visitor(tmp_path: Path) -> None:
-    """The negative control."""
+    """Negative control: if nginx forwards cookies, the cache gives one visitor's page to another."""
     with shop() as server, proxy(tmp_path, server.server_port, without('proxy_set_header Cookie "";')) as port:
         ask(port, SALE, Cookie="sessionid=mine")
         assert "mine" in ask(port, SALE, Cookie="sessionid=of-another")
@@ -186,7 +186,7 @@ def test_an_answer_with_a_cookie_is_not_kept(tmp_path: Path, guarded: bool) -> N
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
 def test_a_made_up_port_leads_to_the_same_entry(tmp_path: Path, guarded: bool) -> None:
-    """Otherwise anybody could fill the cache, and reach the web servers with each request."""
+    """Requests with made-up ports share one cache entry, so nobody can fill the cache or flood the web servers."""
     configuration = CONFIGURATION if guarded else CONFIGURATION.replace("://$host$uri", "://$http_host$uri")
     with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
         for host in ("shop.example", "shop.example:1", "SHOP.example:2"):
@@ -207,7 +207,7 @@ ASKED = [
     ("en", "sessionid=mine; django_language=zh-hans", "zh-hans"),
     ("en", "django_language=xx", "en"),
 ]
-"""What a visitor accepts, their cookies, and the language that they get."""
+"""Accept-Language header, cookies, and the language that the visitor must get."""
 
 
 def test_a_page_is_kept_in_each_language(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_page_is_kept_in_each_language(tmp_path: Path) -> None:
 
 
 def test_without_the_language_in_the_key_pages_would_be_mixed(tmp_path: Path) -> None:
-    """The negative control."""
+    """Negative control: without the language in the cache key, visitors get pages in the wrong language."""
     mixed = CONFIGURATION.replace("$host$uri $cached_language", "$host$uri")
     with shop() as server, proxy(tmp_path, server.server_port, mixed) as port:
         ask(port, SALE, Accept_Language="en")
@@ -230,7 +230,7 @@ def test_without_the_language_in_the_key_pages_would_be_mixed(tmp_path: Path) ->
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "control"])
 def test_what_has_no_language_is_kept_once(tmp_path: Path, shared: bool) -> None:
-    """With the negative control. What is left of a sale is watched above, in two languages."""
+    """A file without a language is cached once. Negative control: a key with the language stores two copies."""
     path = "/static/shop/base.css"
     configuration = (
         CONFIGURATION if shared else CONFIGURATION.replace("$host$uri $cached_language", "$host$uri $page_language")

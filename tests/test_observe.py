@@ -1,4 +1,4 @@
-"""observe/: alerts that fire when they should, and a dashboard of metrics that there are. promtool runs both."""
+"""The alerts in observe/ fire when they should, and the dashboard uses existing metrics. promtool evaluates them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_each_alert_fires_when_it_should_and_not_before(copied: Path) -> None:
 
 @needs_promtool
 def test_an_alert_that_never_or_always_fires_would_be_found(copied: Path) -> None:
-    """The negative control, which also shows that each alert has a test. The second one fires always."""
+    """Negative control: alerts changed to fire never or always fail the tests, so each alert has a test."""
     changed = [{**rule, "expr": f"({rule['expr']}) and vector(0) > 1"} for rule in rules()]
     changed[1] |= {"expr": "vector(0)", "for": "0s"}
     (copied / "alerts.yml").write_text(yaml.safe_dump({"groups": [{"name": "shop", "rules": changed}]}))

@@ -1,4 +1,4 @@
-"""Files about working on the repository: workflows, hooks, the commit rule, the dev container, the checklists."""
+"""The files about working on the repository: workflows, hooks, commit rule, dev container, checklists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHECK_SUBJECT = ROOT / "tools" / "check_commit_subject.py"
 
 def parsed(file: Path) -> Any:
     document = yaml.safe_load(file.read_text(encoding="utf-8"))
-    # PyYAML reads YAML 1.1, in which the key `on` is the boolean true. GitHub reads YAML 1.2.
+    # PyYAML follows YAML 1.1 and reads the key `on` as true. GitHub follows YAML 1.2 and reads it as text.
     return {"on" if key is True else key: value for key, value in document.items()}
 
 
@@ -55,7 +55,7 @@ def test_a_workflow_follows_githubs_schema_and_limits_its_time(file: Path, schem
 
 
 def test_the_schema_refuses_a_job_without_a_runner() -> None:
-    """The negative control: a validator with the wrong schema finds nothing."""
+    """Negative control: the validator finds an error, so it uses the right schema."""
     workflow = parsed(WORKFLOWS[0])
     del workflow["jobs"]["linux"]["runs-on"]
     assert errors("vendor.github-workflows", workflow) != []
@@ -204,14 +204,14 @@ def test_the_dev_container_has_a_supported_python_and_makes_the_environment() ->
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_git_ignores_no_file_of_the_project() -> None:
-    """New files beside an ignored one would be left out of a commit, and ruff would check neither."""
+    """Git ignores no tracked file. New files beside an ignored one would never be committed or checked by ruff."""
     listing = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
     found = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines() == []
 
 
 def test_locking_says_that_it_is_typed() -> None:
-    """PEP 561: without the file, type checkers ignore the package's annotations."""
+    """`locking` has the marker file of PEP 561. Without it, type checkers ignore the package's annotations."""
     assert (ROOT / "locking" / "py.typed").is_file()
 
 

@@ -1,4 +1,4 @@
-"""The repository is written in plain words: people are "they", and a thing has one name."""
+"""The repository uses plain words: people are "they", and each thing has one name."""
 
 from __future__ import annotations
 

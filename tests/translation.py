@@ -1,4 +1,4 @@
-"""The texts of an app's pages and their translations in its locale folder."""
+"""Compare the texts of an app's pages with the translations in its locale folder."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from django.utils.translation.template import templatize
 
 TEXTS_OF_A_CALL = {"_": 1, "gettext": 1, "gettext_noop": 1, "gettext_lazy": 1, "ngettext": 2}
 Texts = tuple[str, ...]
-"""A text alone, or a pair of singular and plural."""
+"""A single text, or a pair of singular and plural."""
 
 
 def texts_of(modules: Iterable[Path], templates: Iterable[Path]) -> set[Texts]:
-    """Return every text that these modules and templates have translated."""
+    """Return every text that the given modules and templates mark for translation."""
     found: set[Texts] = set()
     for file in modules:
         found.update(_in_code(ast.parse(file.read_text(encoding="utf-8"))))
@@ -35,7 +35,7 @@ def _in_code(tree: ast.AST) -> Iterator[Texts]:
 
 
 def _in_template(file: Path) -> Iterator[Texts]:
-    # Django turns a template into gettext calls between text that is not Python, as it does for xgettext.
+    # Turn the template into gettext calls, as Django's makemessages does before it runs xgettext.
     code = templatize(file.read_text(encoding="utf-8"))
     for name, call in re.findall(r" (_|n?gettext)\((.*?)(?:, *count)?\) ", code):
         texts = ast.literal_eval(f"({call},)")
@@ -52,7 +52,7 @@ def written(folder: Path) -> dict[Texts, Texts]:
 
 
 def assert_complete(folder: Path, needed: set[Texts]) -> None:
-    """Check that the .po file translates every text that is needed, and nothing else."""
+    """Check that the .po file translates every needed text, and no other text."""
     entries = written(folder)
     missing = {texts for texts in needed if not all(entries.get(texts, ("",)))}
     unused = set(entries) - needed
@@ -61,7 +61,7 @@ def assert_complete(folder: Path, needed: set[Texts]) -> None:
 
 
 def assert_compiled(folder: Path) -> None:
-    """Check that the .mo file has what the .po file says."""
+    """Check that the .mo file was compiled from the current .po file."""
     with (folder / "django.mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
     for (singular, *plural), (text,) in written(folder).items():

@@ -13,11 +13,11 @@ Seen = TypeVar("Seen")
 
 
 def wait_for(condition: Callable[[], Seen], what: str = "", *, timeout: float = PATIENCE) -> Seen:
-    """Return the first true value of `condition`. Fail when there is none within `timeout` seconds."""
+    """Return the first true value of `condition`. Fail if it has none within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     pause = 0.002
     while not (seen := condition()):
         assert time.monotonic() < deadline, f"{what or condition} did not come within {timeout:g} s"
         time.sleep(pause)
-        pause = min(1.3 * pause, 0.02)  # Many conditions ask a server, which has other work.
+        pause = min(1.3 * pause, 0.02)  # Back off, because many conditions query a busy server.
     return seen

@@ -13,7 +13,7 @@ PAGES = {
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-"""A fenced block: its language and its text."""
+"""A fenced block of Markdown: its language and its text."""
 
 
 def finish(*command: str, **more: str) -> str:

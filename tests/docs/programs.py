@@ -70,11 +70,11 @@ print(json.dumps(understood))
 
 
 def refused(lines: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the command lines that their programs do not understand, in their order.
+    """Return the command lines that their programs reject, in the given order.
 
     Args:
         lines: command lines that begin with the name of a program.
-        environment: the whole environment of the programs.
+        environment: the complete environment variables of the programs.
     """
     by_program: dict[str, list[str]] = defaultdict(list)
     for line in lines:
@@ -88,6 +88,6 @@ def refused(lines: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         understood = json.loads(done.stdout.splitlines()[-1])
         refusals = {line for line, ok in zip(its_lines, understood, strict=True) if not ok}
         if refusals:
-            sys.stderr.write(done.stderr)  # for the report of a failed test
+            sys.stderr.write(done.stderr)  # shown in the report of a failed test
         found |= refusals
     return [line for line in lines if line in found]

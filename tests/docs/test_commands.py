@@ -1,4 +1,4 @@
-"""Every command in README, CONTRIBUTING and docs is run, or has a reason; its program's own parser reads each."""
+"""Every command in README, CONTRIBUTING and docs is run or listed with a reason; a program's parser checks each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = (
     "audit --json",
     "reconcile",
 )
-"""Commands of `manage.py` that are run as they are written, in an order in which a reader could give them."""
+"""`manage.py` commands that the test runs as written, in an order in which a reader could type them."""
 LONGER = (
     "replay get-compare-del",
     "replay get-compare-del --on fence",
@@ -38,7 +38,7 @@ LONGER = (
     "ladder --verify setnx fence",
     "ladder --verify lock-inside-the-transaction guarded-update",
 )
-"""The same, for the slow tests."""
+"""`manage.py` commands that only the slow tests run, in this order."""
 ONLY_PARSED = {
     "make demo": "serves until it is stopped; tests/loadtest runs it",
     "make rush": "starts a shop and measures; tests/loadtest runs it",
@@ -66,7 +66,7 @@ ONLY_PARSED = {
     "cp": "writes into the folder of the project",
     "apt-get": "installs",
 }
-"""Commands that are not run here, by how they begin, and why."""
+"""Commands that are only parsed here: how each begins, and why it is not run."""
 MANAGE = """
 import runpy, shlex, sys
 for line in sys.argv[1:]:
@@ -78,22 +78,22 @@ for line in sys.argv[1:]:
         if ends.code:
             raise
 """
-"""Runs several commands in one process, because importing the project takes longer than each of them."""
+"""Runs several `manage.py` commands in one process, because importing the project takes longer than each of them."""
 
 
 def shown() -> set[tuple[str, ...]]:
-    """The commands in the shell blocks. Blocks with curl are left out: they are run as samples."""
+    """The commands in the shell blocks. Blocks with curl are excluded, because test_samples.py runs them."""
     blocks = [block for page in PAGES.values() for kind, block in BLOCK.findall(page) if kind in ("sh", "bash")]
     lines = [line for block in blocks if "curl " not in block for line in block.replace("\\\n", " ").splitlines()]
     return {tuple(words) for line in lines if (words := shlex.split(line, comments=True))}
 
 
 def check(*words: str) -> Iterator[str]:
-    """Check a command as far as that is possible here. Yield the command lines that programs have to parse.
+    """Check a command without running it. Yield the command lines that programs have to parse.
 
     Raises:
         AssertionError: the command is wrong.
-        CommandError: the same, of a command of `manage.py`.
+        CommandError: a command of `manage.py` is wrong.
     """
     while re.match("[A-Z_]+=", words[0]):
         name = words[0].partition("=")[0]
@@ -120,7 +120,8 @@ def check(*words: str) -> Iterator[str]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
             assert profile in {name for service in services for name in service.get("profiles", [])}
             yield from check("docker", "compose", *rest)
-        case ["docker", "compose", "up" | "logs", *rest]:  # there is no Docker where the tests run
+        # the test machine has no Docker, so only the names are checked
+        case ["docker", "compose", "up" | "logs", *rest]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
             options = {"-d", "--wait", "--scale", "-f"}
             assert {word.partition("=")[0] for word in rest} <= {*services, *options}, f"no service or option: {rest}"
@@ -146,11 +147,11 @@ WRONG = (
     ".venv/bin/locust -f loadtest/locustfiel.py",
     ".venv/bin/locust -f loadtest/locustfile.py --msater",
 )
-"""Commands that their programs do not understand, as a negative control."""
+"""Commands that the parsers must reject, as a negative control."""
 
 
 def test_every_command_is_understood() -> None:
-    """Also those of the services in docker-compose.yml."""
+    """Programs accept every command of the documentation and of docker-compose.yml, and reject the wrong ones."""
     commands = [*sorted(shown()), *map(shlex.split, test_compose.commands())]
     lines = [line for command in commands for line in check(*command)]
     wrong = [line for command in WRONG for line in check(*shlex.split(command))]
@@ -182,7 +183,7 @@ def managed(command: str) -> tuple[str, ...]:
 
 
 def reason(command: Sequence[str]) -> str | None:
-    """Return the longest entry of `ONLY_PARSED` with which a command begins, or None if it has to be run."""
+    """Return the longest entry of `ONLY_PARSED` that the command begins with, or None if the command has to be run."""
     starts = [start for start in ONLY_PARSED if tuple(command[: len(words := shlex.split(start))]) == tuple(words)]
     return max(starts, key=len, default=None)
 
@@ -202,7 +203,7 @@ def run_all(lines: Sequence[str]) -> None:
 
 @pytest.mark.slow
 def test_the_quick_commands_run(redis: Redis) -> None:
-    """They use the database of the shop on the servers of the tests, which no other test does."""
+    """The quick commands run on the test servers. Only this test uses the shop's own database there."""
     run_all(QUICK)
 
 

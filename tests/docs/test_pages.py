@@ -1,4 +1,4 @@
-"""README and docs are right about files, log lines and problem types."""
+"""README and docs name only files, log lines and problem types that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of goals in docs/performance.md is that of the stored comparison."""
+"""The table of goals in docs/performance.md has the figures of the stored comparison."""
 
 from __future__ import annotations
 

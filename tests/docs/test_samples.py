@@ -1,4 +1,4 @@
-"""The samples in README and docs, in curl and Python, run against a live shop and answer what the page shows."""
+"""The curl and Python samples of README and docs run against a live shop and get the responses that the page shows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_samples_run(page: str, live_server: Any, redis: Redis, settings: An
 
 
 def run_in_shell(text: str) -> None:
-    """Run the blocks with curl as one script. Answers have the status, headers and fields that the page shows."""
+    """Run the blocks with curl as one script. Check that responses have the status, headers and fields of the page."""
     pairs: list[tuple[str, str]] = []
     for kind, block in BLOCK.findall(text):
         if kind == "sh" and "curl " in block:

@@ -1,4 +1,4 @@
-"""Helpers: scripts that run servers, and looking at processes."""
+"""Helpers of the server tests: start scripts that run servers, and inspect processes."""
 
 import os
 import subprocess
@@ -25,22 +25,22 @@ with Servers(RunFolder(Path(sys.argv[1]))) as servers:
     print("running", flush=True)
     signal.pause()
 """
-# As on a system whose kernel does not tell children that their parent died.
+# Simulate a system whose kernel does not tell children that their parent died.
 PARENT_WITHOUT_DEATH_SIGNAL = (
     "import servers.process; servers.process._request_death_signal = lambda number: None" + PARENT
 )
 
 
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
-    """Run a script that may import the project, in its own session and with a pipe as its output."""
-    # A shell makes background jobs ignore Ctrl-C, and the tests may run as one.
+    """Run a script that may import the project, in a new session and with its output in a pipe."""
+    # Enable Ctrl-C again: a shell makes background jobs ignore it, and the tests may be such a job.
     prologue = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command = [sys.executable, "-c", prologue + code, *map(str, args)]
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def start_parent(folder: RunFolder, code: str = PARENT) -> "subprocess.Popen[str]":
-    """Start a process that runs the servers of the folder, and return once they answer."""
+    """Start a process that runs the servers of the folder. Return once the servers respond."""
     parent = run_python(code, folder.path)
     assert parent.stdout is not None
     assert parent.stdout.readline() == "running\n"
@@ -73,7 +73,7 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 
 
 def of_each(ask: Callable[[psutil.Process], Answer], processes: Iterable[psutil.Process]) -> list[Answer]:
-    """Return the results for the processes that still exist: a Postgres backend ends with its client."""
+    """Call `ask` with each process, and skip those that have ended: a Postgres backend ends with its client."""
     answers = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -86,7 +86,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
 
 
 def gone(process: psutil.Process) -> bool:
-    """Whether the process ended, even when its parent has not reaped it."""
+    """Return whether the process has ended, even if its parent has not reaped it."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -98,7 +98,7 @@ def sockets(folder: RunFolder) -> list[Path]:
 
 
 def sql(folder: RunFolder, statement: str) -> str:
-    """Return the first value that a statement returns, as text."""
+    """Run a statement and return the first value of its result, as text."""
     with connect(folder.postgres, database="last_unit") as connection:
         cursor: psycopg.Cursor[tuple[object, ...]] = connection.execute(statement)  # type: ignore[arg-type]
         row = cursor.fetchone() if cursor.description else None

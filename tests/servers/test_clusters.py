@@ -1,4 +1,4 @@
-"""Clusters of three: they elect a leader, lose one member or its disk, and are cut in two."""
+"""Clusters of three members: they elect a leader, lose a member or its disk, and are split by a network partition."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GIVEN = {
     "REDIS_URL": "redis://127.0.0.1:1/0",
     "SECRET_KEY": SECRET_KEY,
 }
-"""Settings with which `manage.py servers` starts neither Postgres nor Valkey."""
+"""Addresses that keep `manage.py servers` from starting Postgres and Valkey."""
 
 
 @pytest.fixture(params=KINDS)
@@ -38,7 +38,7 @@ def cluster(folder: RunFolder, request: pytest.FixtureRequest) -> Iterator[Clust
     for member in made.members:
         member.kill()
     made.stop()
-    made.stop()  # safe to call again
+    made.stop()  # a second stop does nothing
 
 
 def test_a_majority_goes_on_without_the_killed_leader(cluster: Cluster[Any]) -> None:
@@ -69,7 +69,7 @@ def test_a_leader_that_is_cut_off_is_replaced(cluster: Cluster[Any]) -> None:
 
 
 def test_the_network_is_the_only_way_between_the_members(cluster: Cluster[Any]) -> None:
-    """Negative control of `isolate`: a connection that bypasses the proxies could not be cut."""
+    """Negative control of `isolate`: members connect only through proxies, so no connection escapes a cut."""
     ports = {
         port
         for ports in json.loads(next(cluster.members[0].folder.parent.glob("*.ports")).read_text())

@@ -1,4 +1,4 @@
-"""`manage.py servers`: its output, exit status and use of servers that the environment names."""
+"""`manage.py servers`: output, exit status, and servers named by `DATABASE_URL` and `REDIS_URL`."""
 
 import json
 import os
@@ -18,7 +18,7 @@ SECRET_KEY = "only-for-tests-" + "x" * 50
 
 
 def manage(folder: RunFolder, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command in a folder; `environment` alone names servers from outside."""
+    """Run the command in a folder. Only `environment` can name servers from outside."""
     settings = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
     settings |= {"RUN_FOLDER": str(folder.path), "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"} | environment
     command = [sys.executable, "manage.py", "servers", *arguments]

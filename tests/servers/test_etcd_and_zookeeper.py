@@ -1,4 +1,4 @@
-"""etcd and ZooKeeper: start, keep confirmed data, end with their parent, and report a failed start."""
+"""etcd and ZooKeeper start, keep confirmed data, end with their parent, and report a failed start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The run folder: where it is, what it refuses, who owns it, and its removal."""
+"""The run folder: its place, the paths that it refuses, its owner, and its removal."""
 
 import fcntl
 import os

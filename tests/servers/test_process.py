@@ -1,4 +1,4 @@
-"""A child process ends when it is stopped, with everything that it started, and when its parent dies."""
+"""When a child process is stopped or its parent dies, the child and every process that it started end."""
 
 import os
 import re
@@ -20,7 +20,7 @@ DEFAULT_INTERRUPT = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {PAUSE}"
 STARTS_ONE = f"import signal, subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); signal.pause()"
 LEAVES_ONE_BEHIND = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {PAUSE!r}]).pid)"
-# A grandchild requests the death signal of a parent that is not its own.
+# A grandchild asks the kernel for a signal at the death of a process that is not its parent.
 GRANDCHILD = """
 import os, signal
 from servers.process import _request_death_signal
@@ -76,7 +76,7 @@ def test_it_can_be_stopped_and_started_again(log: Path) -> None:
         child.start()
         pid = child.pid
         assert child.alive
-        assert os.getsid(pid) == os.getpgid(pid) == pid  # out of reach of the terminal's Ctrl-C
+        assert os.getsid(pid) == os.getpgid(pid) == pid  # not in the terminal's group, so Ctrl-C does not reach it
         with pytest.raises(ServerError, match=f"runs already, as process {pid}"):
             child.start()
         assert child.pid == pid
@@ -115,7 +115,7 @@ def test_children_that_it_left_behind_end_once_its_end_is_noticed(log: Path) -> 
     child = child_of(LEAVES_ONE_BEHIND, log)
     child.start()
     wait_for(lambda: gone(psutil.Process(child.pid)))
-    # Both write to the log, and which is first depends on the machine.
+    # Two processes write to the log in any order, so search for the number.
     left = psutil.Process(int(re.findall(r"\d+", log.read_text())[0]))
     assert not gone(left)
     assert not child.alive
@@ -217,7 +217,7 @@ def test_it_ends_when_its_parent_dies(log: Path, number: signal.Signals, told: s
 
 
 def test_a_watcher_goes_with_its_child(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And sends nothing: the id of the child may be that of another process."""
+    """A watcher ends with its child and sends no signal: another process may have got the child's id."""
     monkeypatch.setattr(process, "ON_LINUX", False)
     child = child_of(PAUSE, log)
     child.start()

@@ -1,4 +1,4 @@
-"""Running servers: durable, on sockets only, several side by side, and shared with processes that start later."""
+"""Running servers: durable, on Unix sockets only, several side by side, and shared with later processes."""
 
 import re
 import subprocess
@@ -47,12 +47,12 @@ def test_both_answer_and_are_private_and_durable(folder: RunFolder, other_folder
         for server in (servers.postgres, servers.valkey):
             assert set(server.child.env or ()) == {"PATH", "LC_ALL"}
 
-        # Text sorts and folds the same on every system, whatever locales it has.
+        # Text must sort and change case equally on every system, whatever locales are installed.
         assert sql(folder, "SHOW server_encoding") == "UTF8"
         assert sql(folder, "SELECT upper('æøå') || lower('ÄÖÜ')") == "ÆØÅäöü"
         assert sql(folder, "SHOW timezone") == "UTC"
 
-        # The processes of one Postgres can be told from those of another.
+        # Every process title names its cluster, so that two clusters can be told apart.
         titles = [" ".join(parts) for parts in of_each(psutil.Process.cmdline, server_processes(folder))]
         titles = [title for title in titles if "valkey" not in title]
         assert len(titles) > 5

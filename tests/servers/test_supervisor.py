@@ -1,4 +1,4 @@
-"""The supervisor: servers in the background until they are stopped."""
+"""The supervisor runs servers in the background until they are stopped."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ print(supervisor.start(RunFolder(Path(sys.argv[1]))))
 
 @pytest.fixture
 def supervised(folder: RunFolder) -> Iterator[psutil.Process]:
-    """The supervisor of running servers."""
+    """The supervisor process, with its servers running."""
     assert supervisor.start(folder)
     owner = folder.ownership.owner()
     assert owner is not None
@@ -50,7 +50,7 @@ def test_of_two_concurrent_starts_one_starts_and_both_return_once_the_servers_an
 
 
 def test_status_and_a_second_start(folder: RunFolder, supervised: psutil.Process) -> None:
-    assert os.getsid(supervised.pid) == supervised.pid  # out of reach of the terminal's Ctrl-C
+    assert os.getsid(supervised.pid) == supervised.pid  # not in the terminal's session, so Ctrl-C does not reach it
     postgres, valkey = before = supervisor.status(folder)
     assert (postgres.name, valkey.name) == ("postgres", "valkey")
     assert str(postgres.version).startswith("18.")
@@ -121,7 +121,7 @@ def test_a_server_that_cannot_start_is_tried_until_it_can_and_the_other_one_is_l
     postgres, valkey = (server.pid for server in supervisor.status(folder))
     assert postgres is not None
     os.kill(postgres, signal.SIGKILL)
-    wait_for(lambda: restarts_of("postgres", folder) >= 2)  # the first attempt has failed
+    wait_for(lambda: restarts_of("postgres", folder) >= 2)  # the first restart has failed
     assert supervisor.status(folder)[1].pid == valkey
     configuration.write_text("")
     wait_for(lambda: supervisor.status(folder)[0].up)
@@ -130,7 +130,7 @@ def test_a_server_that_cannot_start_is_tried_until_it_can_and_the_other_one_is_l
 
 
 def test_a_server_that_cannot_be_run_is_tried_until_it_can(folder: RunFolder, supervised: psutil.Process) -> None:
-    # As on a full disk: the log cannot be opened, so there is not even a process that fails.
+    # Simulate a full disk: without a log file, the server's process cannot even start.
     server_log = folder.path / "valkey.log"
     server_log.unlink()
     server_log.mkdir()
@@ -148,7 +148,7 @@ def test_a_slow_recovery_is_waited_for_and_does_not_delay_the_other_server(
 ) -> None:
     write_one(folder)
     data = folder.postgres / "data"
-    # Recovery asks this command for a file again and again, and goes on when it says that there is none.
+    # Keep recovery waiting until the file `go` exists.
     (data / "postgresql.conf").write_text(
         f"restore_command = 'while [ ! -e {folder.path}/go ]; do sleep 0.05; done; false'\nhot_standby = off\n"
     )
@@ -194,7 +194,7 @@ def test_the_pause_grows_while_restarts_fail_and_starts_over_after_a_good_run(
 def test_stop_ends_orphans(folder: RunFolder) -> None:
     folder.create()
     with Servers(folder) as servers:
-        folder.ownership.release()  # as if the owner had died, and the servers had not
+        folder.ownership.release()  # as if the owner had died and its servers had not
         assert supervisor.stop(folder)
         assert server_processes(folder) == []
         assert servers.valkey is not None
@@ -227,7 +227,7 @@ def restarts_of(name: str, folder: RunFolder) -> int:
 
 
 def postmaster_of(folder: RunFolder, *, other_than: int) -> int | None:
-    """Return the process id of another Postgres on the data of the folder, as soon as it recovers them."""
+    """Return the id of a new postmaster once it is recovering the folder's data; None before that."""
     with suppress(OSError, ValueError, IndexError, psutil.Error):
         pid = int((folder.postgres / "data" / "postmaster.pid").read_text().split()[0])
         recovers = any("startup" in " ".join(child.cmdline()) for child in psutil.Process(pid).children())

@@ -1,4 +1,4 @@
-"""Users: root runs the servers as an unprivileged user from a copy, other users as themselves in place."""
+"""Root runs the servers from a copy as an unprivileged user. Other users run them in place as themselves."""
 
 import importlib.util
 import os
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="needs root; without it all other tests run as an ordinary user")
-# Imports come first, as root: an ordinary user may be unable to read the interpreter's files.
+# Import as root, before the change of user: an ordinary user may be unable to read the interpreter's files.
 ORDINARY_USER = """
 import os, pwd, sys
 sys.path.insert(0, sys.argv[2])
@@ -44,7 +44,7 @@ with Servers(folder) as servers:
 print(server_processes(folder))
 print(oct(folder.path.stat().st_mode & 0o777))
 """
-# What a program of a user can read of the servers. Imports come first, as above.
+# Report which data of the servers a user's program can read. Import as root, before the change of user.
 READER = """
 import os
 import psycopg, redis
@@ -115,7 +115,7 @@ def test_root_runs_both_as_a_user_of_their_own_from_copies(folder: RunFolder, ou
             process = psutil.Process(server.child.pid)
             assert Path(process.exe()).is_relative_to(folder.path)
             assert not [part for part in process.memory_maps() if part.path.startswith(str(site_packages()))]
-        # Their user can write only the folders of the servers.
+        # The servers' user may write only in the folders of the servers.
         for entry in folder.path.iterdir():
             if entry.name in ("postgres", "valkey"):
                 assert stat.S_IMODE(entry.stat().st_mode) == 0o700
@@ -123,7 +123,7 @@ def test_root_runs_both_as_a_user_of_their_own_from_copies(folder: RunFolder, ou
                 assert (stat.S_IMODE(entry.stat().st_mode), entry.owner()) == (0o600, "root")
             else:
                 assert all(part.owner() == "root" and not part.stat().st_mode & 0o022 for part in entry.rglob("*"))
-    # Nothing outside the run folder has changed.
+    # The start has changed nothing outside the run folder.
     assert [modes_below(path) for path in packages] == modes
     assert {path: path.stat().st_mode for path in parents} == parents
     assert Path("/etc/passwd").read_bytes() == users
@@ -141,7 +141,7 @@ def test_a_wheel_that_only_root_can_read_still_runs(folder: RunFolder, outer: Pa
 @as_root
 @pytest.mark.parametrize("reader", ["nobody", "root"])
 def test_a_program_of_nobody_reads_no_data(folder: RunFolder, reader: str) -> None:
-    """With the negative control: root reads the same data by the same script."""
+    """A program of `nobody` cannot read the servers' data. Negative control: the same script run by root can."""
     with Servers(folder):
         write_one(folder)
         script = READER.format(user=pwd.getpwnam(reader).pw_uid, folder=str(folder.path))
@@ -151,7 +151,7 @@ def test_a_program_of_nobody_reads_no_data(folder: RunFolder, reader: str) -> No
 
 @as_root
 def test_data_of_an_earlier_version_is_taken_over(folder: RunFolder) -> None:
-    """An earlier version ran the servers as nobody."""
+    """Data that an earlier version left to the user `nobody` is given to the servers' user."""
     with Servers(folder):
         write_one(folder)
     nobody = pwd.getpwnam("nobody")
