@@ -1,6 +1,7 @@
-"""Play rounds on one running shop: each line of JSON on standard input is a round, and is answered with its report.
+"""Play fault rounds on one running shop, in a process of its own.
 
-It runs in a process of its own, because pytest's process uses other settings and servers than the shop under test.
+Each line of JSON on standard input describes a round; its report is printed as a line of JSON. A separate process is
+needed because pytest's process uses other settings and servers than the shop under test.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.faults.parts import running_parts  # noqa: E402
 from tests.faults.rounds import play  # noqa: E402
 from tests.waiting import PATIENCE  # noqa: E402
 
-# Wait longer for Redis than the shop does: a slow disk may stop it for seconds.
+# Wait longer for Redis than the shop does, because a slow disk may delay Redis for seconds.
 settings.CACHES["default"]["OPTIONS"]["CONNECTION_POOL_KWARGS"]["socket_timeout"] = PATIENCE
 
 

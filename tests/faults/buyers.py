@@ -16,14 +16,14 @@ from loadtest.tokens import access_token
 from tests.waiting import PATIENCE
 
 BUYERS = 16
-RETRY = {0, 429, 502, 503, 504}  # not 500: no fault excuses an internal error
-PAUSE = 0.05  # seconds between retries; shorter than the shop asks for, to keep it busy
+RETRY = {0, 429, 502, 503, 504}  # 500 is missing: no fault excuses an internal error
+PAUSE = 0.05  # seconds between retries; shorter than the shop requests, so that the shop stays busy
 RESPONSE_TIMEOUT = 15.0  # seconds
 
 
 @dataclass
 class Purchase:
-    """An order that a customer wants, and all answers to it.
+    """An order that a customer wants, and all responses to it.
 
     Args:
         cart: pairs of product id and units, in the customer's order.
@@ -43,12 +43,15 @@ class Purchase:
 
 
 class Crowd:
-    """Concurrent buyers that work through a list of purchases. The block ends when each is answered or given up.
+    """Concurrent buyers that work through a list of purchases.
+
+    The `with` block ends when each purchase is answered or given up.
 
     Args:
         port: port of the shop.
-        busy: seconds without any answer after which a purchase that is answered with `busy` is postponed. A postponed
-            purchase is tried again later, and is not given up.
+        busy: if no purchase is answered for this many seconds, a purchase with the answer `busy` is postponed: it is
+            tried
+            again later.
     """
 
     def __init__(self, port: int, purchases: Sequence[Purchase], *, busy: float = PATIENCE) -> None:
@@ -98,7 +101,7 @@ class Crowd:
 
 
 class ShopClient:
-    """One buyer's connection to the shop; reconnects when it breaks."""
+    """One buyer's HTTP connection to the shop; reconnects when the connection breaks."""
 
     def __init__(self, port: int) -> None:
         self._connection = HTTPConnection("127.0.0.1", port, timeout=RESPONSE_TIMEOUT)
@@ -107,10 +110,10 @@ class ShopClient:
         self._connection.close()
 
     def buy(self, purchase: Purchase, postpone: Callable[[], bool]) -> None:
-        """Order until the answer is an order or a refusal, always with the same key.
+        """Send the order until the answer is an order or a refusal, always with the same idempotency key.
 
         Args:
-            postpone: whether to stop, and try again later, when the answer is `busy`.
+            postpone: tells whether to postpone the purchase when the answer is `busy`.
         """
         body = {"sale": purchase.sale, "items": [{"product": product, "quantity": n} for product, n in purchase.cart]}
         headers = {"Idempotency-Key": purchase.key}
@@ -135,7 +138,7 @@ class ShopClient:
                 purchase.answered = True
 
     def _follow(self, purchase: Purchase, location: str, deadline: float) -> None:
-        """Poll a queued order until it has an outcome."""
+        """Poll a queued order until it is saved or rejected."""
         while time.monotonic() < deadline:
             status, answer, _ = self._send("GET", location, purchase.customer, {}, None)
             if status == 200 and answer["state"] != "queued":
@@ -147,7 +150,7 @@ class ShopClient:
     def _send(
         self, method: str, path: str, customer: int, headers: dict[str, str], body: Any
     ) -> tuple[int, dict[str, Any], str]:
-        """Return status, body and Location of the response; status 0 when it is missing or incomplete."""
+        """Return status, body and Location of the response. The status is 0 if no complete response came."""
         headers = {**headers, "Authorization": f"Bearer {access_token(customer)}", "Content-Type": "application/json"}
         try:
             self._connection.request(method, path, None if body is None else json.dumps(body), headers)

@@ -1,4 +1,4 @@
-"""The faults, by name: each happens to the shop in the middle of a burst."""
+"""The faults by name: what a round can do to the shop in the middle of a burst."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.faults.proxy import CuttableProxy, Direction
 from tests.waiting import wait_for
 
 CUTS = 4
-DOWNTIME = 0.2  # seconds until a killed server is started again, at most
+DOWNTIME = 0.2  # maximum seconds until a killed server is started again
 
 InjectFault = Callable[[Parts, Crowd, Random], int]
-"""Causes the fault, and returns how often it happened."""
+"""Causes a fault, and returns how often it happened."""
 
 
 def kill_web_process(parts: Parts, crowd: Crowd, random: Random) -> int:
@@ -47,7 +47,7 @@ def kill_valkey(parts: Parts, crowd: Crowd, random: Random) -> int:
 
 
 def kill_valkey_without_aof(parts: Parts, crowd: Crowd, random: Random) -> int:
-    """Stop logging writes, wait until one more order is queued, then kill Valkey: it restarts without that order."""
+    """Kill Valkey so that it restarts without the last queued order: stop its append-only log first."""
     get_redis_connection("default").config_set("appendonly", "no")
     before = {purchase.key for purchase in crowd.purchases if purchase.queued}
 
@@ -70,7 +70,9 @@ def cut(proxy: CuttableProxy, crowd: Crowd, random: Random, within: Mapping[Dire
     """Cut one connection after the other, each in the middle of a call, until the burst is over.
 
     Args:
-        within: maximum number of bytes before a cut: a few orders of the strategy that sends the fewest bytes.
+        within: maximum number of bytes before a cut, by direction; the strategy with the least traffic sends that many
+            in a
+            few orders.
     """
     before = proxy.cuts
     for number in range(before + 1, before + CUTS + 1):
@@ -96,7 +98,7 @@ ASKS_REDIS = {"lua", "lua-queue", "redis-lock", "segmented-lock", "segmented-red
 
 
 def faults_of(strategy: str) -> list[str]:
-    """Return the faults that the orders of a strategy can meet. One that sends Redis nothing has nothing to cut."""
+    """Return the faults that can affect a strategy's orders. Without Redis there is no Redis connection to cut."""
     return sorted(FAULTS if strategy in ASKS_REDIS else FAULTS.keys() - {"cut-redis"})
 
 
@@ -104,4 +106,4 @@ CONTROLS: Mapping[str, InjectFault] = {
     "kill-valkey-without-aof": kill_valkey_without_aof,
     "nothing": lambda *_: 0,
 }
-"""For negative controls: a fault that no shop survives, and none at all."""
+"""Faults for negative controls: one that no shop survives, and none at all."""

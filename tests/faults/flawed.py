@@ -1,4 +1,4 @@
-"""Flawed strategies that lose stock or orders when a part of the shop is killed: negative controls of the rounds."""
+"""Flawed strategies for negative controls: they lose stock or orders when a part of the shop is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
 from shop.models import Sale
 
-WINDOW = 0.1  # seconds for which a flaw can show: before the commit, or before its outcome is known
+WINDOW = 0.1  # seconds that the faulty moment lasts, so that a fault can hit it
 
 
 class AnswersEarly(Strategy):
@@ -48,7 +48,7 @@ class AnswersEarly(Strategy):
                 answered.set()
                 connections.close_all()
 
-        connections.close_all()  # the writer needs a connection of the pool too
+        connections.close_all()  # frees a connection of the pool for the writer
         threading.Thread(target=write).start()
         answered.wait()
         if refused:
@@ -78,7 +78,7 @@ class TrustsSoldOut(Lua):
 
 
 class ReservationsInMemory(Counters):
-    """Keeps reservations in memory, not in Redis."""
+    """Keeps reservations in memory instead of Redis, so that a crash loses them."""
 
     def take(self, request: OrderRequest) -> None:
         self.items = request.items
@@ -109,7 +109,7 @@ class LuaWithoutReservations(TrustsSoldOut):
 
 
 class GivesBackWhenInDoubt(Lua):
-    """Treats a missing answer to COMMIT as a failure, although the COMMIT may have succeeded."""
+    """Gives the units back when the answer to COMMIT is missing, although the COMMIT may have succeeded."""
 
     name = "gives-back-when-in-doubt"
 
@@ -132,10 +132,10 @@ class GivesBackWhenInDoubt(Lua):
 
 
 class AcknowledgesEarly(TrustsSoldOut, LuaQueue):
-    """Acknowledges queue entries of its own sales before the commit.
+    """Acknowledges queue entries of its own sales before the commit. Entries of other sales are acknowledged after it.
 
-    The transaction still holds the rows of the stock, so no check sees units without an owner: only a crash shows the
-    flaw. Entries of other sales are acknowledged after the commit.
+    The open transaction still locks the stock rows, so no check sees units without an owner. Only a crash shows the
+    flaw.
     """
 
     name = "acknowledges-early"
@@ -160,7 +160,7 @@ def register(*, worker: bool = False) -> None:
     """Register the flawed strategies in this process.
 
     Args:
-        worker: whether this process saves queued orders; then `lua-queue` is flawed too.
+        worker: whether this process saves queued orders; if so, the class of `lua-queue` is replaced by a flawed one.
     """
     early = AcknowledgesEarly(registry.counters, registry.queue)
     for strategy in (AnswersEarly(), LuaWithoutReservations(), GivesBackWhenInDoubt(registry.counters), early):

@@ -1,4 +1,4 @@
-"""A running shop as its parts, which can be killed, restarted and disconnected from each other."""
+"""The parts of a running shop. Tests kill them, restart them and cut the connections between them."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Parts:
         return next(child for child in self.shop.children if child.name == "worker")
 
     def kill_a_web_process(self) -> None:
-        """Kill the web process with most connections; Granian starts another one.
+        """Kill the web process that has the most connections; Granian starts another one.
 
-        Choose among the processes that Granian started first: when a process dies soon after its start, Granian ends.
+        Only processes that Granian started first are chosen: Granian ends if a process dies soon after its start.
         """
         workers = psutil.Process(self.shop.web.pid).children()
         first = min(worker.create_time() for worker in workers)
@@ -60,7 +60,10 @@ class Parts:
         return sum(at.status == psutil.CONN_ESTABLISHED and at.laddr.port == self.shop.port for at in sockets)
 
     def kill_postgres(self) -> None:
-        """Kill every process of Postgres, so that none can shut down in order. Each leads its own process group."""
+        """Kill every process of Postgres at once, so that none shuts down cleanly.
+
+        Each of them leads its own process group, so killing one group is not enough.
+        """
         postmaster = psutil.Process(self.postgres.child.pid)
         for process in (postmaster, *postmaster.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
@@ -68,7 +71,7 @@ class Parts:
         self.postgres.child.kill()
 
     def restart_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Return once the condition is true; meanwhile restart every part that ends by itself, as an operator does."""
+        """Return when the condition is true. Until then, restart every part that ends by itself, as operators do."""
 
         def check() -> bool:
             for child in self.shop.children:
@@ -90,7 +93,7 @@ class Parts:
 
 
 def wait_until_idle() -> None:
-    """Return when no other connection is in a transaction."""
+    """Return when no other Postgres connection is in a transaction."""
     busy = """
         SELECT FROM pg_stat_activity
          WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()
@@ -106,7 +109,7 @@ def wait_until_idle() -> None:
 
 @contextmanager
 def running_parts() -> Iterator[Parts]:
-    """Run a shop with two web processes, a worker and beat, each connected through proxies."""
+    """Run a shop with two web processes, a worker and beat. Each reaches the servers through proxies."""
     flawed.register()
     folder = settings.RUN_FOLDER
     to_postgres = CuttableProxy(folder.postgres / f".s.PGSQL.{PORT}")

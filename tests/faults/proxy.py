@@ -16,7 +16,7 @@ CHUNK = 65536  # bytes
 class CuttableProxy:
     """Forwards a TCP port of the loopback interface to a server's Unix socket.
 
-    It closes a new connection at once when no server listens.
+    While no server listens, the proxy closes new connections at once.
     """
 
     def __init__(self, server: Path) -> None:
@@ -28,7 +28,10 @@ class CuttableProxy:
         threading.Thread(target=asyncio.run, args=(self._serve(listener),), name="proxy", daemon=True).start()
 
     def cut_after(self, count: int, direction: Direction) -> None:
-        """Forward `count` more bytes in one direction, over all connections; cut the one that carries the next byte."""
+        """Forward `count` more bytes in one direction, then cut the connection that carries the next byte.
+
+        The bytes of all connections count together.
+        """
         self._left = {direction: count}
 
     def stop_cutting(self) -> None:
@@ -56,7 +59,7 @@ class CuttableProxy:
             to_server.transport.abort()
 
     async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, direction: Direction) -> None:
-        """Return when the source has ended, or the connection is cut."""
+        """Copy bytes until the source ends or the connection is cut."""
         with suppress(OSError):
             while chunk := await source.read(CHUNK):
                 left = self._left.get(direction)

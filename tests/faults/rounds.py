@@ -1,4 +1,4 @@
-"""A round: a new sale, a burst, a fault in the middle of it, and a comparison of the answers with the tables."""
+"""A fault round: open a sale, send a burst with a fault in the middle, compare the answers with the tables."""
 
 from __future__ import annotations
 
@@ -29,24 +29,25 @@ from tests.faults.faults import CONTROLS, FAULTS
 from tests.faults.parts import Parts, wait_until_idle
 from tests.waiting import PATIENCE
 
-UNITS = 20  # of each sku
+UNITS = 20  # stock of each sku
 SKUS = 3
 PURCHASES = 3 * BUYERS  # about twice what the stock can serve
-LATEST = PURCHASES // 2  # answers before the fault, at most
-SOLD_OUT_CACHED = 2.0  # seconds for which the shop may still answer "sold out" after units were returned
+LATEST = PURCHASES // 2  # maximum number of answers before the fault
+SOLD_OUT_CACHED = 2.0  # seconds for which the shop may still answer "sold out" after units became available again
 BUSY = 0.5  # seconds without any answer after which a purchase may be postponed
-WRITTEN = 3.0  # seconds until a write in progress has reached both Redis and Postgres
+WRITTEN = 3.0  # maximum seconds until a write in progress has reached both Redis and Postgres
 
 
 def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any]:
-    """Run a burst, cause the fault in the middle of it, and look for losses.
+    """Send a burst, cause the fault in the middle of it, and look for losses.
 
     Args:
         seed: decides the carts, and the moment and details of the fault.
 
     Returns:
-        `faults`; `purchases`, and how many were `answered_before` the fault; `orders`; `retries`; and `losses` by name,
-        which is empty for a sound shop.
+        `faults`; `purchases`; `answered_before`, the answers before the fault; `orders`; `retries`; and `losses`,
+        counts by
+        name, empty for a sound shop.
     """
     random = Random(seed)  # noqa: S311 - a repeatable sequence
     moment, pause = random.randint(1, LATEST), random.uniform(0, 0.01)
@@ -55,21 +56,21 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     purchases = [purchase_of(each, sale, random_cart(list(products.values()), random), random) for each in customers]
 
     parts.ended.clear()
-    # Units that a dead process reserved keep buyers busy until they are reconciled, so allow purchases to be postponed.
+    # Let buyers postpone: units that a dead process reserved are unavailable until they are reconciled.
     with Crowd(parts.shop.port, purchases, busy=BUSY) as crowd:
         crowd.wait_until(moment)
-        time.sleep(pause)  # so that the fault comes in the middle of a call
+        time.sleep(pause)  # moves the fault into the middle of a call
         answered_before = crowd.answered
         faults = {**FAULTS, **CONTROLS}[fault](parts, crowd, random)
         parts.restart_until(lambda: crowd.done, "the buyers to be answered")
     retries = sum(purchase.requests for purchase in purchases) - len(purchases)
     parts.recover()
-    # Before reconciling, units may be reserved for a dead process, but every unit has an owner.
+    # Before reconciling, a dead process may still own reserved units. No unit may be without an owner.
     ownerless = lasting_drift(products)
-    # No order is in progress any more, so a reservation without an order belongs to nobody.
+    # All orders have ended, so a reservation without an order is abandoned.
     call_command("reconcile", grace=0.0)
 
-    # Repeat every purchase with its key: it finds its order, or tries again.
+    # Repeat every purchase with its key. The shop returns the saved order or tries again.
     repeat(parts, purchases)
     left = {product: units for sku, product in products.items() if (units := stock.on_hand(sku))}
     if left:
@@ -84,7 +85,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
         "reserved": lasting_reservations(products),
         "ownerless": ownerless + lasting_drift(products),
         "unsellable": sum(stock.on_hand(sku) for sku in products),
-        # Celery's worker may end with its connection: https://github.com/celery/kombu/issues/582
+        # Allow for a known bug: Celery's worker may end with its connection. https://github.com/celery/kombu/issues/582
         "ended by itself": sorted(set(parts.ended) - {"worker"}),
     }
     lifecycle.close(sale)
@@ -104,7 +105,7 @@ def repeat(parts: Parts, purchases: Sequence[Purchase]) -> None:
 
 
 def open_sale(strategy: str) -> tuple[int, dict[str, int]]:
-    """Open and preheat a new sale; return its id, and its product ids by sku."""
+    """Open and preheat a new sale; return the sale's id, and a dict from sku to product id."""
     now = timezone.now()
     products = {}
     with transaction.atomic():
@@ -140,7 +141,7 @@ def losses_in_answers(purchases: Sequence[Purchase]) -> dict[str, Any]:
 
 
 def losses_in_tables(sale: int, skus: Mapping[str, int], purchases: Sequence[Purchase]) -> dict[str, Any]:
-    """Compare the tables with the answers."""
+    """Return the losses that a comparison of the tables with the answers finds."""
     rows = Order.objects.filter(sale=sale).values_list("pk", "customer")
     in_tables = {str(order) for order, _ in rows}
     answered = set().union(*(purchase.orders for purchase in purchases))
@@ -153,7 +154,7 @@ def losses_in_tables(sale: int, skus: Mapping[str, int], purchases: Sequence[Pur
 
 
 def lasting_reservations(skus: Mapping[str, int]) -> int:
-    """Return the units that stay reserved in Redis. A worker takes over an abandoned queue entry after a while."""
+    """Return the reserved units in Redis after workers had time to take over the entries of dead workers."""
     deadline = time.monotonic() + PATIENCE
     while (units := units_reserved(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -166,12 +167,16 @@ def units_reserved(skus: Mapping[str, int]) -> int:
 
 
 def sku_of(counter: str) -> str:
-    """Return the sku of a counter; the name of a segment's counter begins with it."""
+    """Return the sku of a counter. The name of a segment's counter is the sku, a NUL and the number."""
     return counter.partition("\0")[0]
 
 
 def lasting_drift(skus: Mapping[str, int]) -> int:
-    """Return the drift that lasts: a worker may write between the two reads, of Redis and of Postgres."""
+    """Return the drift between Redis and Postgres that does not go away.
+
+    A worker may write between the read of Redis and the read of Postgres, so a difference is read again for `WRITTEN`
+    seconds.
+    """
     deadline = time.monotonic() + WRITTEN
     while (drift := drift_in_redis(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -179,9 +184,11 @@ def lasting_drift(skus: Mapping[str, int]) -> int:
 
 
 def drift_in_redis(skus: Mapping[str, int]) -> int:
-    """Return how many units Redis withholds without a reservation, or offers although they are gone.
+    """Return by how many units Redis and Postgres differ.
 
-    A reservation whose order is saved is a sale.
+    Redis may hold back units without a reservation, or offer units that are gone. A reservation whose order is saved
+    does
+    not count as reserved.
     """
     counters = registry.counters()
     reservations = counters.reservations()

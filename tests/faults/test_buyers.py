@@ -1,4 +1,4 @@
-"""Which responses a buyer counts as answers. The verdict of a round depends on that."""
+"""Which responses a buyer counts as a final answer. The verdict of a fault round depends on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Negative controls of the rounds: the loss of a flawed strategy is found, and without a fault no loss is found."""
+"""Negative controls of the fault rounds: flawed strategies are caught, and a round without a fault reports no loss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults.conftest import Play, RoundPlayer, round_player
 pytestmark = pytest.mark.slow
 
 FLAWED = ["acknowledges-early", "answers-early", "gives-back-when-in-doubt", "lua-without-reservations"]
-ENOUGH = 120.0  # seconds of rounds: a fault does not always meet a request at its critical moment
+ENOUGH = 120.0  # maximum seconds of rounds: a fault does not always hit a request at its critical moment
 
 
 @pytest.fixture(scope="module")

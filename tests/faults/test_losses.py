@@ -1,4 +1,4 @@
-"""Every kind of loss that a round reports is found in a sale that has it, and only there."""
+"""For each kind of loss, a sale that has it is reported, and a sound sale is not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def offer() -> OnSale:
 
 @pytest.fixture
 def purchase(offer: OnSale) -> Purchase:
-    """A purchase that was answered with its order."""
+    """A purchase to which the shop responded with an order."""
     made = Purchase(new_customer(), str(uuid4()), offer.sale, [(offer.products["a"], 2)], answered=True)
     placed = place_order(customer=made.customer, sale=made.sale, quantities=dict(made.cart), key=made.key)
     made.orders.add(str(placed.order.pk))
@@ -89,6 +89,6 @@ def test_units_in_redis_without_an_owner(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["lua", "segmented-redis"])
 def test_a_reservation_whose_order_is_saved_is_no_drift(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     offer = on_sale({"a": 10}, strategy=strategy)
-    monkeypatch.setattr(Counters, "confirm_reservation", lambda *_: False)  # as if the process died before it
+    monkeypatch.setattr(Counters, "confirm_reservation", lambda *_: False)  # as if the process died before confirming
     place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="1")
     assert (units_reserved(offer.products), drift_in_redis(offer.products)) == (2, 0)
