@@ -1,4 +1,4 @@
-"""The properties of every strategy. The tests of a strategy subclass `StrategyConformance`."""
+"""The tests that every strategy must pass. The tests of a strategy subclass `StrategyConformance`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.factories import at_once, count_by_kind, elsewhere, meeting_before_th
 from tests.inventory.conftest import Ledger, after, execute, fails
 
 NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
-"""The strategies that sell nothing before the sale is preheated."""
+"""The strategies that can sell only after the sale was preheated."""
 
 
 def waiting_in_process(strategy: Strategy) -> int:
-    """The number of orders that wait for a batch, or for the one that runs and is led by another order."""
+    """Return how many orders wait for a batch to start, or wait in a running batch that another order leads."""
     if not isinstance(strategy, GroupCommit):
         return 0
     return strategy.batcher.pending() + max(0, strategy.batcher._last - 1)
 
 
 class StrategyConformance(ABC):
-    """`strategy` is a fixture of the subclass."""
+    """Tests that every strategy must pass. A subclass provides the fixture `strategy`."""
 
     pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -50,7 +50,7 @@ class StrategyConformance(ABC):
 
     @staticmethod
     def sell(strategy: Strategy, ledger: Ledger, *carts: Sequence[tuple[str, int]]) -> dict[str, int]:
-        """Place one order per cart, all at the same time, and count the final answers."""
+        """Place one order per cart, all at the same time. Count the final answers by kind."""
         orders = [new_request(*cart) for cart in carts]
         return count_by_kind(at_once(*[partial(to_the_end, strategy, order, ledger.save) for order in orders]))
 

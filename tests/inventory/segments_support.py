@@ -1,4 +1,4 @@
-"""Shared by the tests of the two segmented strategies."""
+"""Helpers of the tests of the two segmented strategies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CLASSES: dict[str, Any] = {"segmented-lock": SegmentedLock, "segmented-redis": S
 
 
 def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
-    """Return a strategy as in another process, with nothing cached. It tries the first segment that covers an item."""
+    """Return a new strategy with empty caches, as in another process.
+
+    It starts at the first segment that covers an item.
+    """
     options = {"wait": PATIENCE, "segments": 5, "start": lambda sku, segments: 0} | options
     arguments = [options.pop("make_lock", stock_lock)]
     if name == "segmented-redis":
@@ -46,12 +49,12 @@ def buy(strategy: Segmented, ledger: Ledger, *cart: tuple[str, int]) -> Placemen
 
 
 def units_of(strategy: Segmented, sku: str = "a") -> list[int]:
-    """The units of the segments, by number."""
+    """Return the units in each segment, ordered by segment number."""
     return [units for _, units in sorted(strategy.segment_units(sku).items())]
 
 
 class Locks:
-    """Makes the shop's locks and records which were requested; calls `before` first."""
+    """Creates the shop's stock locks, and records which were requested. Before that, it calls `before`."""
 
     def __init__(self, before: Callable[[str, int], object] = lambda sku, number: None) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -64,13 +67,16 @@ class Locks:
 
 
 def second_order_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
-    """Return the answer to an order that arrives while an earlier order is being saved. The earlier save then fails."""
+    """Return the answer to an order for the last unit that arrives while an earlier order for it is being saved.
+
+    The save of the earlier order then fails.
+    """
     put_on_sale(strategy, a=1)
     comes, answers = threading.Event(), []
 
     def second() -> None:
         comes.wait(PATIENCE)
-        strategy.forget("a")  # As in another process, which has read nothing yet.
+        strategy.forget("a")  # Simulate another process, which has cached nothing yet.
         try:
             answers.append(buy(strategy, ledger, ("a", 1)))
         except SoldOut as refused:

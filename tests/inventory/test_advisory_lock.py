@@ -1,4 +1,4 @@
-"""`advisory-lock`: a lock on a number that is the same in every process, held until the commit."""
+"""`advisory-lock`: locks a number that every process computes alike from the sku, until the commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conservation law as a table of cases."""
+"""Cases of the conservation law: received = on hand + sold, and no figure is negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batcher: concurrent calls share a batch, which starts after they arrive, and wait without a connection."""
+"""The batcher: concurrent calls share a batch that starts after they arrive, and hold no connection while waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE, wait_for
 
 
 class Counting:
-    """Returns the number of the batch to each request. The first batch waits until it is told to go on."""
+    """Returns the number of the batch for each request. The first batch waits for `go_on`."""
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -49,7 +49,7 @@ def batcher() -> Batcher[str, int]:
 
 @pytest.fixture
 def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
-    """Submit in a thread, and return once the thread leads a batch or waits."""
+    """Submit in a thread. Return once the thread leads a batch or waits for one."""
     pool = ThreadPoolExecutor(8)
 
     def start(request: str) -> Future[int]:
@@ -69,7 +69,7 @@ def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
 def test_a_lone_call_does_not_wait(
     batcher: Batcher[str, int], counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "time", None)  # Sleeping fails.
+    monkeypatch.setattr(batching, "time", None)  # Without `time`, any sleep would fail.
     counting.go_on.set()
     threads = threading.active_count()
     assert [batcher.submit(request, counting.run) for request in "ab"] == [1, 2]
@@ -114,7 +114,10 @@ def test_too_few_results_are_an_error(batcher: Batcher[str, int], counting: Coun
 
 @pytest.mark.django_db(transaction=True)
 def test_a_waiting_call_holds_no_connection(batcher: Batcher[str, int], counting: Counting) -> None:
-    """With fewer connections than threads, the waiting calls could otherwise hold all that the leader needs."""
+    """A waiting call returns its connection.
+
+    Otherwise waiting calls could use up all connections and block the leader.
+    """
     held = []
 
     def call(request: str) -> int:

@@ -1,4 +1,4 @@
-"""The cache that offers and sold-out stock use: times, refresh by one caller, and invalidation."""
+"""The cache of offers and of sold-out stock: expiry, refresh by one caller at a time, and invalidation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import PATIENCE, wait_for
 
 
 class Source:
-    """Counts the loads of a value, and may run something or fail during a load."""
+    """Counts the loads of a value. A test can make a load run an action or fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cache: Cache[str, int] = Cache()
@@ -86,7 +86,7 @@ def test_while_nothing_is_usable_one_caller_loads_for_all(
 
 @pytest.mark.django_db(transaction=True)
 def test_a_caller_that_waits_for_a_load_holds_no_connection(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the waiting callers could hold every connection, and the caller that loads would get none."""
+    """A caller that waits for a load returns its connection. Otherwise the loading caller might get none."""
     held: list[BaseDatabaseWrapper] = []
     open_ones: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""The counters. Each guard of a script has its negative control: the same calls to a script without that guard."""
+"""The counters in Redis. Negative control of each guard in a script: the same calls to a script without the guard."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.locking.support import CutConnection
 
 @pytest.fixture(params=["bytes", "text"])
 def counters(redis: Redis, request: pytest.FixtureRequest) -> Counters:
-    """The counters of the shop's Redis, with a client that returns bytes and with one that returns text."""
+    """The counters of the shop's Redis, through a client that returns bytes or one that returns text."""
     return Counters(Redis.from_url(settings.REDIS_LOCATION, decode_responses=request.param == "text"))
 
 
@@ -40,7 +40,7 @@ def take(counters: Counters, *cart: tuple[str, int]) -> OrderRequest:
 
 
 def assert_units(counters: Counters, left: Sequence[int | None], **reserved: int) -> None:
-    """The counters of a, b, …, and all units that are reserved."""
+    """Check the counters of a, b, …, and all reserved units."""
     assert list(counters.left("abc"[: len(left)]).values()) == list(left)
     assert counters.reserved() == reserved
 
@@ -125,7 +125,7 @@ def test_a_lost_answer_is_given_back(redis: Redis, no_redis: Redis, lost: str) -
         Redis(connection_pool=ConnectionPool(connection_class=Cut, path=path, retry=None, retry_on_timeout=False))
     )
     first, order = take(load(counters, a=3), ("a", 1)), new_request(("a", 1))
-    counters.give_back(first.id, first.skus)  # From here on, the server has the scripts cached.
+    counters.give_back(first.id, first.skus)  # caches the scripts on the server
     if lost == "its return too":
         counters._end_reservation = Counters(no_redis)._end_reservation
     Cut.cut_next = True
@@ -194,7 +194,7 @@ def test_values_that_are_no_number_are_replaced(counters: Counters) -> None:
 def test_many_reservations_are_not_added_up(
     counters: Counters, monkeypatch: pytest.MonkeyPatch, most: int, corrected: list[tuple[str, int, int]]
 ) -> None:
-    """The script takes a time for each, in which Redis answers nobody."""
+    """Above a maximum number of reservations, the script does not recount: Redis answers nobody while a script runs."""
     monkeypatch.setattr(whole, "RECOUNTED", most)
     take(load(counters, a=9), ("a", 1))
     take(counters, ("a", 1))
@@ -267,7 +267,7 @@ def test_an_unreachable_redis_is_logged(no_redis: Redis, caplog: pytest.LogCaptu
 def test_a_full_redis_ends_no_half_of_a_reservation(
     redis: Redis, counters: Counters, full: Callable[[], AbstractContextManager[None]], outcome: str
 ) -> None:
-    """A script is not undone when one of its commands is refused."""
+    """A full Redis ends a reservation completely or not at all, although Redis does not roll back failed scripts."""
     counters.load("a", 5, [], make=True)
     order = new_request(("a", 2))
     counters.take(order)

@@ -1,4 +1,4 @@
-"""Why rows and locks are taken in one order: the negative controls of `test_opposite_carts_do_not_deadlock`."""
+"""Why rows and locks are taken in one fixed order: negative controls of `test_opposite_carts_do_not_deadlock`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ORDERED_OR_NOT = pytest.mark.parametrize(
 
 
 def unordered(order: OrderRequest) -> OrderRequest:
-    """Return the same order with its items reversed. The constructor would refuse that."""
+    """Return the same order with its items reversed, bypassing the constructor, which would refuse them."""
     object.__setattr__(order, "items", order.items[::-1])
     return order
 
@@ -61,7 +61,7 @@ def test_unordered_items_deadlock(ledger: Ledger) -> None:
 
 
 def released_at_once(take_everything: Callable[[], object], *orders: Callable[[], Any]) -> list[Any]:
-    """Let two orders wait while everything is locked, and then unlock all of it at once."""
+    """Place two orders while everything is locked. Once both wait, release all locks at once."""
 
     def place(order: Callable[[], Any]) -> Any:
         execute("SET deadlock_timeout = '50ms'")
@@ -80,7 +80,7 @@ def released_at_once(take_everything: Callable[[], object], *orders: Callable[[]
 def test_rows_locked_in_one_order_do_not_deadlock(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str, in_order: bool, answers: dict[str, int]
 ) -> None:
-    """The items are unordered, so only the order of the locks matters. `unit-rows` sells unsplit units."""
+    """Two orders name their items in opposite order. Locking by sku prevents a deadlock; locking as named does not."""
     strategy, lock, both_have_one = registry.get(name), stock.lock, threading.Barrier(2)
     stock.deliver("a", 2)
     stock.deliver("b", 2)
@@ -107,7 +107,7 @@ def test_rows_locked_in_one_order_do_not_deadlock(
 def test_keys_locked_in_one_order_do_not_deadlock(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, in_order: bool, answers: dict[str, int]
 ) -> None:
-    """`a` and `c` have the same key: in the order of skus one order locks 2 and 1, the other 1 and 2."""
+    """Locking by key prevents a deadlock when `a` and `c` share a key. Locking by sku takes 2, 1 and 1, 2."""
     monkeypatch.setattr(advisory_lock, "key", {"a": 2, "b": 1, "c": 2}.get)
     if not in_order:
         monkeypatch.setattr(advisory_lock, "sorted", list, raising=False)

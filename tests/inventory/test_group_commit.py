@@ -1,4 +1,4 @@
-"""`group-commit`: waiting orders are saved together; an order never waits for others to join, and fails alone."""
+"""`group-commit`: waiting orders share a transaction, no order waits for others to arrive, and one fails alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Gate:
-    """A Save that holds the first batch until it is told to go on. `before` is called with each batch."""
+    """A `save` callback that holds the first batch until `go_on` is set. It calls `before` with each batch."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -59,7 +59,10 @@ def strategy() -> GroupCommit:
 
 @pytest.fixture
 def place(strategy: GroupCommit, gate: Gate) -> Iterator[Place]:
-    """Place orders in threads, one after the other: the first leads, the others wait. Return what each raised."""
+    """Place orders in threads, one after the other; return the exception or None of each.
+
+    The first order leads a batch, and the others wait.
+    """
     pool = ThreadPoolExecutor(32)
 
     def run(order: OrderRequest) -> None:
@@ -100,7 +103,10 @@ def test_waiting_orders_are_saved_together(gate: Gate, place: Place, ledger: Led
 
 
 def test_scarce_units_go_in_order_of_arrival(place: Place, ledger: Ledger) -> None:
-    """An order that is too large does not stop a smaller one behind it from getting the units left."""
+    """Scarce units go to orders in order of arrival.
+
+    An order that is too large does not stop a smaller one behind it.
+    """
     stock.deliver("a", 4)
     raised = place(*orders_of(1, 2, 2, 1, 1))
     assert [type(error) for error in raised] == [type(None), type(None), SoldOut, type(None), SoldOut]
@@ -140,7 +146,7 @@ WAITS = {
 
 @pytest.fixture
 def held(ledger: Ledger) -> Iterator[None]:
-    """Another transaction keeps the row of `held` locked."""
+    """Keep the stock row of `held` locked in another transaction."""
     stock.deliver("held", 1)
     with psycopg.connect(conninfo()) as other:
         other.execute("SELECT FROM inventory_stockitem WHERE sku = 'held' FOR UPDATE")
@@ -152,7 +158,7 @@ def held(ledger: Ledger) -> Iterator[None]:
 def test_an_order_that_times_out_fails_alone(
     gate: Gate, place: Place, ledger: Ledger, held: None, monkeypatch: pytest.MonkeyPatch, waits: str, unknown: bool
 ) -> None:
-    """The negative control: if the error counts as unknown, one order fails the whole batch."""
+    """An order that times out fails alone. Negative control: if its error counts as unknown, its batch fails."""
     stock.deliver("a", 9)
     orders = orders_of(*[1] * 5)
     gate.before = lambda batch: orders[2] in batch and execute(*WAITS[waits])
@@ -166,7 +172,7 @@ def test_an_order_that_times_out_fails_alone(
 def test_retries_have_a_short_lock_timeout(gate: Gate, place: Place, ledger: Ledger, held: None) -> None:
     stock.deliver("a", 9)
     first, *others = orders_of(*[1] * 5)
-    # An order that is alone sets no timeout.
+    # Drop `SET lock_timeout` for an order that is alone, because the strategy itself must set it.
     gate.before = lambda batch: first not in batch and execute(*WAITS["for a lock"][len(batch) == 1 :])
     raised = place(first, *others)
     assert [type(error and error.__cause__) for error in raised] == [type(None), *[LockNotAvailable] * 4]
@@ -174,7 +180,7 @@ def test_retries_have_a_short_lock_timeout(gate: Gate, place: Place, ledger: Led
 
 
 def test_the_lock_timeout_ends_with_the_transaction(ledger: Ledger) -> None:
-    """Otherwise other requests would get it, through a pooler even while the transaction runs."""
+    """The lock timeout ends with the transaction. Otherwise other requests would inherit it, even through a pooler."""
 
     def timeout() -> str:
         with connection.cursor() as cursor:
@@ -208,7 +214,10 @@ SPLIT = "a is split for another sale, or units have just been returned. Try agai
     ids=["enough for all", "too little for all"],
 )
 def test_split_units_are_not_sold_out(ledger: Ledger, wanted: Sequence[int], refused: Mapping[int, str]) -> None:
-    """One unit is unsplit, and two are in a segment of the next sale."""
+    """Orders that need split units get a retry, not "sold out".
+
+    One unit is unsplit; the next sale's segment has two.
+    """
     stock.deliver("a", 3)
     StockItem.objects.update(on_hand=1)
     StockSegment.objects.create(item_id="a", number=0, on_hand=2)

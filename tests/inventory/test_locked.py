@@ -1,4 +1,4 @@
-"""The lock strategies over any lock: fences of several kinds, locks without a fence, locks that are missing."""
+"""The lock strategies with any lock: fences of several kinds, locks without a fence, missing locks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def last_fence() -> tuple[str, int]:
 
 @pytest.mark.parametrize("other", ["insert-lock", "lock-table"])
 def test_a_sku_changes_its_kind_of_lock(ledger: Ledger, other: str) -> None:
-    """Redis counts microseconds; the table of grants counts from 1."""
+    """A sku can move to a lock with lower fences: Redis counts microseconds, the table of grants counts from 1."""
     preheated(other, {"a": 4})
     seen = []
     for name in ("redis-lock", other, other, "redis-lock"):
@@ -71,7 +71,7 @@ def test_a_lower_fence_of_one_kind_is_overtaken(ledger: Ledger, name: str) -> No
 
 
 class ExcludesNobody(ProcessLock):
-    """A lock whose holders have all been overtaken without knowing it."""
+    """A lock whose lease is already over, though its holder is not told."""
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
@@ -112,7 +112,7 @@ NOT_ON_SALE: dict[str, Callable[[str], Lock]] = {
     "re-entrant": cache(lambda sku: ReentrantLock(RedisLock(redis_client(), f"stock:{sku}", ttl=5))),
     "thread": lambda sku: ThreadLock(f"stock:{sku}"),
 }
-"""Locks that no sale can choose."""
+"""Locks that a sale cannot choose."""
 
 
 @pytest.mark.parametrize("name", [*FENCED, "file-lock", "session-lock", *NOT_ON_SALE])

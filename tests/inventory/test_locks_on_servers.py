@@ -1,4 +1,4 @@
-"""The lock strategies over servers that few shops have: etcd, ZooKeeper, several Redis."""
+"""The lock strategies on optional servers: etcd, ZooKeeper, several Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 
 def forget_clients() -> None:
-    """Close the clients of servers that the settings no longer name."""
+    """Close and forget the lock clients, because the next test may name other servers."""
     if locks._zookeeper_client_of.cache_info().currsize:
         client, _ = locks._zookeeper_client()
         client.stop()
@@ -47,7 +47,7 @@ class TestLock(StrategyConformance):
 
 @pytest.mark.parametrize("on_its_server", ["etcd-lock"], indirect=True)
 def test_a_sku_moves_from_redis_to_etcd_and_back(ledger: Ledger, on_its_server: Strategy) -> None:
-    """The fences of etcd are revisions, which are far lower than those of Redis."""
+    """A sku can move from Redis to etcd and back. Fences of etcd are revisions, far lower than those of Redis."""
     stock.deliver("a", 4)
     redis_lock = registry.get("redis-lock")
     seen = []

@@ -1,4 +1,4 @@
-"""`lua`: Redis admits, Postgres decides, and `counter + reserved = on hand` whichever step fails."""
+"""`lua`: Redis admits and Postgres decides. `counter + reserved = on hand` even when a step fails."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def strategy(ledger: Ledger) -> Strategy:
-    """`lua`, with two units of `a`."""
+    """The strategy `lua`, with two units of `a` preheated."""
     return preheated("lua", {"a": 2})
 
 
@@ -72,7 +72,7 @@ def test_a_counter_too_high_sells_nothing_twice(strategy: Strategy, ledger: Ledg
     counters.load("a", 5, (), make=False)
     for _ in range(2):
         strategy.place(new_request(("a", 1)), ledger.save)
-    # The first refusal by Postgres deletes the counter, which is then loaded again.
+    # Postgres refuses first, which deletes the counter. The next order then finds no counter.
     for error in (SoldOut, StockNotLoaded):
         with pytest.raises(error):
             strategy.place(new_request(("a", 1)), ledger.save)
@@ -127,7 +127,7 @@ def test_a_counter_too_low_is_not_sold_out(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledger, when: str) -> None:
-    """Redis is read first: orders only lower the units on hand. Read second, its counter would seem too low."""
+    """A commit between the reads of Redis and Postgres makes no counter look too low, because Redis is read first."""
     with (
         interleaved(lambda: strategy.place(new_request(("a", 1)), ledger.save), **{when: "SELECT"}),
         pytest.raises(SoldOut),
@@ -159,7 +159,7 @@ def test_a_failed_save_gives_units_back_once(
 
 
 def lost_before_the_commit() -> None:
-    """End the backend before COMMIT is sent, which the client cannot know."""
+    """End the Postgres session before COMMIT is sent. The client then cannot know whether COMMIT succeeded."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
@@ -177,7 +177,7 @@ def lost_before_the_commit() -> None:
 
 
 def lost_after_the_commit() -> None:
-    """Let COMMIT succeed, and return an error."""
+    """Let COMMIT succeed, and raise the error of a lost answer."""
 
     def lose() -> None:
         raise OperationalError("the answer was lost")
@@ -274,7 +274,7 @@ def test_redis_goes_away_after_the_take(
 def test_after_a_full_redis_buyers_do_not_wait_for_units_that_are_sold(
     ledger: Ledger, full: Callable[[], AbstractContextManager[None]], name: str
 ) -> None:
-    """The reservation of the last unit was not ended: for over a minute it looked as if its order might still fail."""
+    """A full Redis could not end the last unit's reservation. Later orders still get "sold out" at once."""
     strategy = preheated(name, {"a": 1})
     filled = ExitStack()
     with filled:

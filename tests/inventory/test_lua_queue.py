@@ -1,4 +1,4 @@
-"""`lua-queue`: an accepted order is saved once or rejected with a reason, whichever process dies meanwhile."""
+"""`lua-queue`: an accepted order is saved once or rejected with a reason, even if a process dies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OVER_LIMIT = OverLimit("a", limit=1, taken=1)
 
 
 class Followed(LuaQueue):
-    """Saves each order at once, and answers with its outcome."""
+    """Saves each queued order at once, and returns its outcome."""
 
     ledger: Ledger
 
@@ -54,7 +54,7 @@ class Followed(LuaQueue):
 
 
 class TestFollowed(StrategyConformance):
-    """The properties of every strategy, except those of an answer after the save. These are tested below."""
+    """The tests of every strategy, except those of an answer after the save: this file tests these differently."""
 
     test_save_runs_in_the_transaction = None  # type: ignore[assignment]
     test_a_refusal_of_save_takes_nothing = None  # type: ignore[assignment]
@@ -66,7 +66,7 @@ class TestFollowed(StrategyConformance):
     def strategy(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Strategy:
         strategy = Followed(registry.counters, registry.queue)
         monkeypatch.setattr(strategy, "ledger", ledger, raising=False)
-        # In the shop, `lua` corrects the counters for both strategies.
+        # As in the shop, let `lua` correct the counters for both strategies.
         monkeypatch.setattr(Followed, "refresh", registry.get("lua").refresh)
         monkeypatch.setattr(Followed, "units_returned", registry.get("lua").units_returned)
         return strategy
@@ -74,7 +74,7 @@ class TestFollowed(StrategyConformance):
 
 @pytest.fixture
 def strategy(ledger: Ledger) -> LuaQueue:
-    """`lua-queue`, with three units of `a` and of `b`."""
+    """The strategy `lua-queue`, with three units each of `a` and `b` preheated."""
     strategy = preheated("lua-queue", {"a": 3, "b": 3})
     assert isinstance(strategy, LuaQueue)
     return strategy
@@ -82,7 +82,7 @@ def strategy(ledger: Ledger) -> LuaQueue:
 
 @pytest.fixture
 def heir(redis: Redis) -> LuaQueue:
-    """A worker that takes over at once the entries that another one has read."""
+    """A worker that takes over other workers' entries at once."""
     return LuaQueue(registry.counters, lambda: Queue(redis, dead=0))
 
 
@@ -92,7 +92,7 @@ def queue(redis: Redis) -> Queue:
 
 
 def put(strategy: LuaQueue, *carts: tuple[str, int], **options: Any) -> list[OrderRequest]:
-    """Queue an order of one item each."""
+    """Queue orders with one item each."""
     orders = [new_request(cart, **options) for cart in carts]
     for order in orders:
         strategy.place(order, lambda orders: {})
@@ -118,7 +118,7 @@ def workers(strategy: LuaQueue) -> set[str]:
 
 
 def assert_at_rest(strategy: LuaQueue) -> None:
-    """Check that nothing is queued or reserved, and no worker was woken."""
+    """Check that nothing is queued or reserved, and that no wake-up of a worker is pending."""
     redis = redis_of(strategy)
     assert [redis.exists(key) for key in (RESERVATIONS, RESERVED_UNITS, WOKEN)] == [0, 0, 0]
     assert redis.xlen(STREAM) == 0
@@ -223,7 +223,10 @@ def test_an_order_after_the_last_read_is_saved(
     monkeypatch: pytest.MonkeyPatch,
     reads_again: bool,
 ) -> None:
-    """The worker finds the queue empty. Before it clears the wake-up, an order arrives, which wakes no worker."""
+    """An order is saved even if it arrives after the worker's last read, before the wake-up marker is cleared.
+
+    Such an order wakes no worker. Negative control: a worker that does not read again leaves it in the queue.
+    """
     clear, read, cleared = Queue.clear_wake_up, Queue.read, []
 
     def clear_late(queue: Queue) -> None:
@@ -302,7 +305,7 @@ def test_entries_of_a_dead_worker_are_taken_over(
 def test_committed_orders_stay_sold_without_stock(
     strategy: LuaQueue, ledger: Ledger, heir: LuaQueue, monkeypatch: pytest.MonkeyPatch, looks: bool
 ) -> None:
-    """The dead worker has sold all of `a`. The worker that takes over must not reject the order as sold out."""
+    """A committed order stays sold when another worker takes over its entry, although no stock is left."""
     order = new_request(("a", 3), ("b", 1))
     strategy.place(order, ledger.save)
     with monkeypatch.context() as dying:
@@ -350,7 +353,7 @@ def test_without_memory_for_a_group_of_workers_a_reader_is_told_so(
 def test_a_full_redis_takes_no_half_of_an_order_off_the_queue(
     strategy: LuaQueue, redis: Redis, full: Callable[[], AbstractContextManager[None]], end: str
 ) -> None:
-    """A script is not undone when one of its commands is refused."""
+    """A full Redis ends a queue entry completely or not at all, although Redis does not roll back failed scripts."""
     put(strategy, ("a", 1))
     queue = strategy.queue()
     (entry,) = queue.read("worker", 10)
@@ -374,7 +377,7 @@ def test_a_full_redis_takes_no_half_of_an_order_off_the_queue(
 
 
 def saved_and_not_ended(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save what is queued. Redis does not answer afterwards, so the reservations stay."""
+    """Save the queued orders while Redis fails to acknowledge them, so that their reservations stay."""
 
     def gone(*rest: object) -> None:
         raise RedisConnectionError("gone")
@@ -409,7 +412,10 @@ def test_units_of_saved_orders_hide_no_unit_that_redis_does_not_count(
 def test_orders_ended_between_the_two_reads_are_no_doubt(
     strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, times: int, answer: type[Exception]
 ) -> None:
-    """A change at one look is ignored. With a change at each look, the customer is told to try again: the control."""
+    """Orders that end between the two reads of Redis cause no false answer.
+
+    One change is ignored. Negative control: after a change at both reads, the customer must try again.
+    """
     put(strategy, *[("a", 1)] * 2)
     monkeypatch.setattr(lua_queue, "BATCH", 1)
     looks: list[str] = []
@@ -480,7 +486,7 @@ def test_orders_stay_queued_when_none_can_be_saved(strategy: LuaQueue, ledger: L
 def test_blaming_the_orders_rejects_them_all(
     strategy: LuaQueue, ledger: Ledger, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: every error counts as the order's own, unless the server did not answer."""
+    """Negative control: if any error that is not an outage counts against its order, the worker rejects all orders."""
     excused = (OperationalError, InterfaceError)
     monkeypatch.setattr(lua_queue, "_would_fail_for_any", lambda error: isinstance(error, excused))
     put(strategy, *[("a", 1)] * 3)
@@ -520,7 +526,7 @@ def test_a_shift_ends_and_wakes_another_worker(
 
 
 def test_four_workers_save_each_order_once(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lua_queue, "BATCH", 10)  # so that each worker has something to save
+    monkeypatch.setattr(lua_queue, "BATCH", 10)  # leaves entries for all four workers
     stock.deliver("a", 197)
     strategy.preheat(["a"], ledger.saved)
     put(strategy, *[("a", 1)] * 200)
@@ -557,7 +563,7 @@ def change_reservation(strategy: LuaQueue, order: OrderRequest, **fields: Any) -
 
 
 def replace_entry(strategy: LuaQueue, order: OrderRequest, fields: dict[str | bytes, str | bytes]) -> str:
-    """Replace the entry of an order, and return the id of the new one."""
+    """Replace an order's queue entry, and return the id of the new entry."""
     redis_of(strategy).xdel(STREAM, change_reservation(strategy, order)["entry"])
     entry: str = redis_of(strategy).xadd(STREAM, fields).decode()
     change_reservation(strategy, order, entry=entry)
@@ -638,7 +644,7 @@ def test_a_reservation_that_is_not_json(strategy: LuaQueue, ledger: Ledger, whos
     assert sorted(ledger.orders()) == sorted([*saved, *(other.id for other in others)])
     assert len(strategy.queue().dead_letters.newest()) == 1 - len(saved)
     assert len(strategy.queue()) == 0
-    # The reservation stays, and its units stay reserved, until an operator deletes it.
+    # A reservation without a readable entry keeps its units until an operator deletes it.
     redis_of(strategy).delete(RESERVATIONS)
     strategy.counters().recount()
     registry.get("lua").refresh(["a", "b"], ledger.saved)

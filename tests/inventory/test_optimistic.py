@@ -1,4 +1,4 @@
-"""`optimistic`: a write in between is noticed and retried a bounded number of times, and never reported as sold out."""
+"""`optimistic`: a concurrent write causes a bounded number of retries, and never a false "sold out"."""
 
 from __future__ import annotations
 

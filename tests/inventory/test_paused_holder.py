@@ -1,4 +1,4 @@
-"""A holder that is stopped (SIGSTOP) beyond its TTL notices the loss when it wakes; Postgres refuses its writes."""
+"""A holder that is stopped (SIGSTOP) beyond its TTL notices the loss on waking, and Postgres refuses its writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`redis-lock`: released after the commit; a busy lock is not sold out; an overtaken holder changes nothing."""
+"""`redis-lock`: released after the commit; a busy lock is not "sold out"; without the lock, a holder writes nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_lock_is_held_until_the_commit(strategy: Strategy, ledger: Ledger) -
 
 
 def test_unlocked_first_it_is_free_before_the_commit(ledger: Ledger) -> None:
-    """The negative control: the lock inside the transaction."""
+    """Negative control: a lock inside the transaction is free before the commit."""
 
     class UnlocksFirst(Strategy):
         name = "unlocks-first"
@@ -92,7 +92,7 @@ def test_a_second_held_lock_releases_the_first(ledger: Ledger) -> None:
 
 @pytest.fixture
 def buy(strategy: Strategy, ledger: Ledger) -> Callable[[], Placement]:
-    """Deliver two units of `a`, and return a function that buys one."""
+    """Deliver two units of `a`, and return a function that buys one of them."""
     stock.deliver("a", 2)
     return lambda: strategy.place(new_request(("a", 1)), ledger.save)
 
@@ -101,7 +101,7 @@ def buy(strategy: Strategy, ledger: Ledger) -> Callable[[], Placement]:
 def test_an_overtaken_holder_changes_nothing(
     ledger: Ledger, redis: Redis, buy: Callable[[], Placement], monkeypatch: pytest.MonkeyPatch, fenced: bool
 ) -> None:
-    """The negative control: without the fence it writes, although it no longer has the lock."""
+    """A holder whose lock was taken over writes nothing. Negative control: without the fence it takes a unit."""
     paused = Locked("redis-lock", lambda sku: PausedAfterGrant(redis, f"stock:{sku}", buy), wait=5)
     if fenced:
         with pytest.raises(StockBusy, match="overtaken"):
@@ -115,7 +115,7 @@ def test_an_overtaken_holder_changes_nothing(
 
 
 def test_trusting_the_lock_loses_an_update(ledger: Ledger, redis: Redis, buy: Callable[[], Placement]) -> None:
-    """The other negative control: no fence, and a write of a value computed from the read."""
+    """Negative control: without a fence, writing a value that was read earlier loses a rival's update."""
 
     class TrustsTheLock(Strategy):
         name = "trusts-the-lock"

@@ -1,4 +1,4 @@
-"""An invalid order request cannot be made: strategies and Save rely on that."""
+"""An invalid order request cannot be constructed, so strategies and `save` callbacks need not check it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.factories import new_request
 
 
 def order_of(*items: tuple[str, int]) -> OrderRequest:
-    """An order of these items, in this order."""
+    """Return an order request with these items in the given order."""
     made = tuple(RequestItem(sku, quantity, Decimal("1.00")) for sku, quantity in items)
     return replace(new_request(("a", 1)), items=made)
 

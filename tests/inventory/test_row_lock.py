@@ -1,4 +1,4 @@
-"""`row-lock`: what was read stays true until the commit, and rows are locked in one order everywhere."""
+"""`row-lock`: what was read stays true until the commit, and rows are always locked in the same order."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_unit_rows_of_a_locked_item_can_be_inserted(ledger: Ledger) -> None:
 
 
 def test_rows_are_locked_in_the_order_of_python(ledger: Ledger) -> None:
-    """The project's own database sorts as Python does. With other collations, `a` comes before `B`."""
+    """Rows are locked in Python's sort order. Some collations put `a` before `B`, so the query names a collation."""
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         stock.lock(["a", "B"])
         assert stock.lock([]) == {}

@@ -1,4 +1,4 @@
-"""Segments, in rows or in Redis: no units are stranded, no orders deadlock, and their number may change meanwhile."""
+"""Segments in rows or in Redis: no unit is left unsellable, no orders deadlock, and their number may change."""
 
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ def test_round_robin_counts_for_each_sku(ledger: Ledger, name: str, turns: str) 
 
 @pytest.mark.parametrize("adds_up", [True, False])
 def test_an_item_larger_than_a_segment(ledger: Ledger, name: str, adds_up: bool) -> None:
-    """The negative control takes the units of one segment for all that are left."""
+    """An item larger than a segment sells from several.
+
+    Negative control: a strategy that counts only the largest does not.
+    """
 
     class Strands(CLASSES[name]):  # type: ignore[misc]
         def units_left(self, sku: str) -> int:
@@ -196,7 +199,10 @@ def test_segments_that_keep_changing_are_busy(ledger: Ledger, name: str) -> None
 
 
 def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, int], None]:
-    """Return a `before` for two orders: the first to ask for this lock waits until the other has it or waits."""
+    """Return a `before` callback that makes the first order to request a lock wait for the other order.
+
+    The first order goes on once the other one holds the lock or waits for any lock.
+    """
     first = threading.Event()
 
     def before(sku: str, number: int) -> None:
@@ -209,7 +215,10 @@ def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, in
 
 
 def test_no_deadlock_between_one_and_all_segments(ledger: Ledger, redis: Redis, name: str) -> None:
-    """One order takes a:0, then all of b; the other takes all of a, then b:0. Both lock a before b, so both finish."""
+    """An order of one segment and an order of all segments do not deadlock: both lock `a` before `b`.
+
+    One takes segment 0 of `a`, then all of `b`; the other takes all of `a`, then segment 0 of `b`.
+    """
     strategy = make(name, make_lock=Locks(in_the_worst_order(redis, ("b", 0))))
     put_on_sale(strategy, a=10, b=10)
     carts = [("a", 1), ("b", 8)], [("b", 1), ("a", 8)]
@@ -219,7 +228,7 @@ def test_no_deadlock_between_one_and_all_segments(ledger: Ledger, redis: Redis, 
 
 
 def backwards(kind: Any) -> type[Segmented]:
-    """A strategy that takes all locks in the opposite order."""
+    """Return a strategy class that takes the locks of all segments in descending order."""
 
     class Backwards(kind):  # type: ignore[misc]
         def _hold(self, item: Any, leases: Any, until: float) -> HeldItem:
@@ -231,7 +240,10 @@ def backwards(kind: Any) -> type[Segmented]:
 
 @pytest.mark.parametrize("same_order", [True, False])
 def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, name: str, same_order: bool) -> None:
-    """Each order asks for its second lock when the other has its first lock or waits. The negative control blocks."""
+    """Two orders that lock all segments do not deadlock.
+
+    Negative control: with opposite lock orders they block each other.
+    """
     strategies, met = [], threading.Event()
     for kind in (CLASSES[name], CLASSES[name] if same_order else backwards(CLASSES[name])):
         asked: list[int] = []

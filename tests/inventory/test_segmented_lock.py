@@ -1,4 +1,4 @@
-"""`segmented-lock`: a row and a fence for each segment, and unsplit stock that is sold too."""
+"""`segmented-lock`: each segment has a row and a fence, and unsplit stock is sold, too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def strategy(ledger: Ledger) -> Segmented:
-    """Ten units of `a` in five segments."""
+    """The strategy with ten units of `a` in five segments."""
     made: Segmented = make("segmented-lock")
     put_on_sale(made, a=10)
     return made
@@ -37,7 +37,7 @@ def fences() -> list[int]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
-    """Run the statement without a guard."""
+    """Remove a guard from the SQL statement that claims units."""
     assert guard in segmented_lock.CLAIM
     monkeypatch.setattr(segmented_lock, "CLAIM", segmented_lock.CLAIM.replace(guard, ""))
 
@@ -60,7 +60,7 @@ def test_the_lock_is_held_until_the_commit(strategy: Segmented, ledger: Ledger) 
 
 @pytest.fixture
 def paused(strategy: Segmented, ledger: Ledger, redis: Redis) -> Segmented:
-    """Return a strategy that is paused after the grant of segment 0 while another order takes a unit of the segment."""
+    """Return a strategy that is paused after getting the lock of segment 0, while another order takes a unit there."""
 
     def lock(sku: str, number: int) -> RedisLock:
         if number:
@@ -145,7 +145,10 @@ def test_unload_merges_all_units(strategy: Segmented, ledger: Ledger) -> None:
 
 
 def test_unsplit_stock_is_sold(ledger: Ledger) -> None:
-    """It stays unsplit: only preheating splits stock, because the stock may belong to another sale by now."""
+    """Unsplit stock is sold without being split.
+
+    Only preheating splits stock, which may belong to another sale by now.
+    """
     stock.deliver("a", 6)
     strategy = make("segmented-lock")
     buy(strategy, ledger, ("a", 1))

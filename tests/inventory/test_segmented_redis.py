@@ -1,4 +1,4 @@
-"""`segmented-redis`: Redis admits from N counters, Postgres decides, and `all counters + reserved = on hand`."""
+"""`segmented-redis`: Redis admits from N counters and Postgres decides. `all counters + reserved = on hand`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def strategy(ledger: Ledger) -> Segmented:
-    """Ten units of `a` in five segments."""
+    """The strategy with ten units of `a` in five segments."""
     made: Segmented = make("segmented-redis")
     put_on_sale(made, a=10)
     return made
@@ -42,7 +42,7 @@ def counters(redis: Redis) -> SegmentCounters:
 
 
 def a_process_dies(counters: SegmentCounters, number: int, *, units: int = 1) -> OrderRequest:
-    """Take units of a segment of `a` for an order that is never saved, and return that order."""
+    """Reserve units of a segment of `a` for an order that is never saved. Return that order."""
     order = new_request(("a", units))
     counters.take(replace(order, items=(replace(order.items[0], sku=segment_name("a", number)),)))
     return order
@@ -61,7 +61,7 @@ def test_units_are_reserved_during_save(strategy: Segmented, ledger: Ledger, cou
 
 
 def test_units_of_a_dead_process_go_back(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """Reconciliation uses the reservation and does not know of segments."""
+    """Reserved units of a dead process return to their segment, although reconciliation knows only the reservation."""
     a_process_dies(counters, 3, units=2)
     assert units_of(strategy) == [2, 2, 2, 0, 2]
     (found,) = counters.reservations()
@@ -69,7 +69,7 @@ def test_units_of_a_dead_process_go_back(strategy: Segmented, ledger: Ledger, co
     assert units_of(strategy) == [2, 2, 2, 2, 2]
     ledger.assert_law(a=(10, 0))
     counters.client.incr(counter_key(segment_name("a", 4)))
-    with pytest.raises(AssertionError):  # The negative control: the law counts every counter.
+    with pytest.raises(AssertionError):  # Negative control: the check of the law includes every counter.
         ledger.assert_law(a=(10, 0))
 
 
@@ -112,7 +112,7 @@ def test_units_back_in_an_unused_segment_are_sold(
 
 
 def test_more_reserved_than_on_hand(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """Another strategy has sold what a dead process has reserved."""
+    """After another strategy sells units that a dead process had reserved, the segments sell only what is left."""
     order = a_process_dies(counters, 0, units=2)
     registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
     strategy.refresh(["a"], ledger.saved)
@@ -125,7 +125,7 @@ def test_more_reserved_than_on_hand(strategy: Segmented, ledger: Ledger, counter
 
 
 def test_without_reserved_units_it_is_sold_out_early(ledger: Ledger, redis: Redis) -> None:
-    """The negative control of `test_the_last_unit_is_not_sold_out_early` in test_segmented."""
+    """Negative control of `test_the_last_unit_is_not_sold_out_early`: ignoring reserved units sells out too early."""
 
     class Forgets(SegmentedRedis):
         def units_left(self, sku: str) -> int:
@@ -206,7 +206,10 @@ def test_load_returns_the_difference(strategy: Segmented, counters: SegmentCount
 
 
 def test_the_segment_count_never_shrinks(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """Reserved units may return to segments that are no longer filled, even after Redis was restored from old data."""
+    """The segment count never shrinks, even after Redis was restored from old data.
+
+    Reserved units may still return to segments that are no longer filled.
+    """
     order = a_process_dies(counters, 4)
     counters.client.set(segment_count_key("a"), 3)
     assert counters.rebalance("a", 5, 3, 1) == 9

@@ -1,4 +1,4 @@
-"""The guarded writes of stock, and the constraints that back the guard."""
+"""The guarded writes of stock, and the database constraints behind the guards."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ def without_the_constraint() -> Iterator[None]:
 def test_the_last_unit_is_sold_in_between(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, guarded: bool, constrained: bool, error: type[Exception] | None
 ) -> None:
-    """The same order comes in between, each time with one guard fewer."""
+    """A rival order takes the last unit just before the UPDATE.
+
+    Without guard and constraint, the stock becomes negative.
+    """
     if not guarded:
         monkeypatch.setattr(stock, "take", unguarded)
     stock.deliver("a", 1)

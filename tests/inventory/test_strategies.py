@@ -1,4 +1,4 @@
-"""Every strategy has the properties of `StrategyConformance`; what an order costs with each one; and the registry."""
+"""Every strategy passes `StrategyConformance`; the number of statements and commands per order; the registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.inventory.conftest import Ledger, fails
 
 
 class TestStrategy(StrategyConformance):
-    """All strategies except `lua-queue`, which answers before the order is saved: see test_lua_queue.py."""
+    """All strategies except `lua-queue`, which responds before the order is saved. test_lua_queue.py tests it."""
 
     @pytest.fixture(
         params=[
@@ -97,8 +97,8 @@ def test_a_process_loads_only_the_strategy_that_it_uses() -> None:
     assert loaded.stdout.split() == [f"inventory.strategies.{name}" for name in names]
 
 
-# The statements of an order of two skus, and its commands to Redis. INSERT is the test's Save. Locks in Postgres use
-# connections of their own, whose statements are not in here.
+# SQL statements and Redis commands of an order of two skus. The test's `save` callback runs the INSERT. Locks in
+# Postgres use other connections, which are not counted.
 COSTS = {
     "group-commit": ("BEGIN WITH INSERT COMMIT", ""),
     "advisory-lock": ("BEGIN SELECT SELECT UPDATE UPDATE INSERT COMMIT", ""),
@@ -122,7 +122,7 @@ COSTS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cost_of_an_order(name: str, ledger: Ledger, redis: Redis) -> None:
     strategy = preheated(name, {"a": 2, "b": 2})
-    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # From here on, the server has the scripts cached.
+    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # caches the scripts on the server
 
     with CaptureQueriesContext(connection) as queries:
         sent = commands_sent(redis, lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save))
@@ -134,10 +134,10 @@ def test_the_cost_of_an_order(name: str, ledger: Ledger, redis: Redis) -> None:
 
 
 def commands_sent(redis: Redis, body: Callable[[], Any]) -> list[str]:
-    """The commands that clients send to Redis during the body, without those that scripts run."""
+    """Return the commands that clients send to Redis while the body runs, without commands of scripts."""
     sent: list[str] = []
     with redis.monitor() as monitor:
-        redis.echo("begin")  # This also opens a connection to replace the one that listens.
+        redis.echo("begin")  # also opens a connection to replace the one that monitors
         body()
         redis.echo("end")
         for command in monitor.listen():

@@ -1,4 +1,4 @@
-"""`unit-rows`: a locked unit is not sold out, and no order waits while it holds units."""
+"""`unit-rows`: a locked unit does not count as sold out, and no order waits while it holds units."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def on_sale(rows: int = 1000, **units: int) -> UnitRows:
-    """Deliver stock and return the strategy, with at most `rows` rows per sku."""
+    """Deliver and preheat stock. Return the strategy, with at most `rows` unit rows per sku."""
     for sku, received in units.items():
         stock.deliver(sku, received)
     strategy = UnitRows(rows=rows)
@@ -35,7 +35,7 @@ def on_sale(rows: int = 1000, **units: int) -> UnitRows:
 
 
 def where(sku: str) -> tuple[int, int]:
-    """Unsplit units, and rows."""
+    """Return a sku's number of unsplit units and its number of unit rows."""
     return StockItem.objects.get(sku=sku).on_hand, StockUnit.objects.filter(item=sku).count()
 
 
@@ -94,7 +94,7 @@ def hold_a_unit(strategy: UnitRows, meanwhile: Callable[[], object], save: Save)
 
 
 def begin_while_held(strategy: UnitRows, save: Save, body: Callable[[], Any]) -> Future[Any]:
-    """Begin an action while an order holds a unit of `a`, and return it when that order has ended."""
+    """Start an action while an order holds a unit of `a`. Return the action's future after that order has ended."""
     with ThreadPoolExecutor(1) as pool:
         later: list[Future[Any]] = []
 
@@ -168,7 +168,10 @@ def test_units_moved_between_the_attempts_are_found(ledger: Ledger, moved: str) 
 def test_the_stock_row_is_locked_in_the_second_attempt(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
-    """The negative control: without the lock the unsplit unit is split before it is taken."""
+    """The second attempt locks the stock row.
+
+    Negative control: without the lock, the unsplit unit is split meanwhile.
+    """
     strategy = on_sale(a=1)
     strategy.unload(["a"])
     rows: list[int] = []
@@ -197,7 +200,7 @@ def test_unload_waits_for_orders_in_progress(ledger: Ledger, save: str, left: in
 
 
 class KeepsItsUnits(UnitRows):
-    """Makes the second attempt in the same transaction, with the units of the first."""
+    """Makes the second attempt in the first attempt's transaction, still holding its units."""
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True):
@@ -220,14 +223,17 @@ class KeepsItsUnits(UnitRows):
 def test_no_deadlock_between_the_attempts(
     ledger: Ledger, kind: type[UnitRows], error: type[Exception], reason: str
 ) -> None:
-    """One order has a unit from its first attempt; another has locked the stock row, and waits for that unit."""
+    """The two attempts of an order use separate transactions.
+
+    Negative control: in one transaction, two orders deadlock.
+    """
     on_sale(rows=1, a=2)
     strategy = kind(rows=1)
     with ThreadPoolExecutor(1) as pool:
         rival: list[Future[Any]] = []
 
         def buy_the_other() -> Any:
-            execute("SET deadlock_timeout = '60s'")  # The first order is the one that is told.
+            execute("SET deadlock_timeout = '60s'")  # lets Postgres report the deadlock to the first order
             return buy(UnitRows(rows=1), ledger)
 
         def step(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -247,7 +253,7 @@ def test_no_deadlock_between_the_attempts(
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_random_carts_sell_everything(ledger: Ledger, seed: int) -> None:
-    """Orders fail at random and units move meanwhile. At the end, no unit is left that a refused order wanted."""
+    """Orders fail at random while units move. In the end, too few units are left for any order refused as sold out."""
     strategy = on_sale(rows=3, a=20, b=20, c=20)
     refused: list[SoldOut] = []
 
