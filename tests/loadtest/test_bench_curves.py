@@ -1,4 +1,4 @@
-"""The benchmarks of segments and of contention: what they count, and that a run that lost orders has no figures."""
+"""The benchmarks of segments and of contention: what they count. A run that lost orders has no figures."""
 
 from __future__ import annotations
 
@@ -42,16 +42,19 @@ def test_segments_are_measured(redis: Redis) -> None:
     assert (one["segments"], five["segments"]) == (1, 5)
     assert [cell["work_ms"] for cell in five["work"]] == [5.0]
     assert all(cell["orders_per_s"] > 0 for row in (one, five) for cell in row["work"])
-    # With one segment nobody needs others. Five segments of 20 units cannot all be sold out in orders of three.
+    # With one segment, no order needs other segments. Five segments of 20 units cannot all sell out in threes.
     assert one["held_all"] == 0 < five["held_all"]
-    # A warm-up, and each number of segments at work and sold out, with its own saved orders.
+    # The warm-up, and each number of segments with work and when sold out, saves orders in a sale of its own.
     assert set(Order.objects.values_list("sale", flat=True)) == set(Sale.objects.values_list("pk", flat=True))
     assert Sale.objects.count() == 1 + 2 * 2
 
 
 @in_process
 def test_orders_that_hold_all_locks_are_counted(redis: Redis) -> None:
-    """One client empties five segments of 20 units down to 2 each: 10 units, of which it needs all locks to sell 9."""
+    """Orders that need the locks of all segments are counted.
+
+    One client empties five segments of 20 units down to 2 each. To sell 9 of these 10 units, it needs all locks.
+    """
     sold = bursts.measure(
         clients.run, "segmented-lock", create_customers(1), seconds=60, units=100, segments=5, quantity=3
     )
@@ -64,7 +67,7 @@ def test_contention_is_measured(redis: Redis) -> None:
     assert (alone["clients"], many["clients"]) == (1, 8)
     assert all(row[name]["orders_per_s"] > 0 for row in (alone, many) for name in ("optimistic", "row-lock"))
     assert all(row[name]["p50_ms"] <= row[name]["p95_ms"] for row in (alone, many) for name in contention.STRATEGIES)
-    # One client meets nobody, and an order that has locked its row cannot fail.
+    # One client has no rival, and an order that has locked its row cannot fail.
     assert alone["optimistic"]["failed_per_order"] == many["row-lock"]["failed_per_order"] == 0
 
 
@@ -195,5 +198,5 @@ def test_the_last_line_is_json(environment: dict[str, str], subject: str, option
     else:
         assert [row["clients"] for row in report["clients"]] == [1, 6]
         assert all(row[name]["orders_per_s"] > 0 for row in report["clients"] for name in contention.STRATEGIES)
-        # The processes count together: the clients of both meet at the row.
+        # Clients of both processes meet at the row, so their failed attempts are counted together.
         assert report["clients"][1]["optimistic"]["failed_per_order"] > 0

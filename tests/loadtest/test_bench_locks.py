@@ -48,7 +48,7 @@ def test_the_last_line_is_json_with_all_locks_and_peers() -> None:
 
 
 def test_recovery_of_a_peer_takes_its_ttl() -> None:
-    """A peer's waiter blocks for longer than redis-py's default socket timeout."""
+    """Recovery of a competing library takes its TTL, although its waiter blocks for longer than a socket timeout."""
     done = bench("--recovery", "--only", "python-redis-lock")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["peers"].values()
@@ -56,7 +56,7 @@ def test_recovery_of_a_peer_takes_its_ttl() -> None:
 
 
 def test_only_contenders_on_zookeeper_need_it(tmp_path: Path) -> None:
-    """Java is found on the PATH, so an empty PATH stands for a machine without it."""
+    """Only locks on ZooKeeper need Java. An empty PATH simulates a machine without it."""
     done = bench(PATH=str(tmp_path))
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, ["ZooKeeper is not installed: " + zookeeper.INSTALL])
     done = bench("--only", "redis", PATH=str(tmp_path))
@@ -81,7 +81,7 @@ def test_commands_of_the_holder_are_not_counted_for_the_waiter(at: Addresses, na
         assert renewer is not None
         before = own.sent()
         assert [renewer.renew([lease], 5.0) for _ in range(20)] == [[True]] * 20
-        assert own.sent() - before <= 1  # a ping of its own session
+        assert own.sent() - before <= 1  # the session's own ping
         before = own.sent()
         for _ in range(10):
             own.make("own")()()

@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench retry-delay`: the form of its output, and that the delay reaches the lock."""
+"""`python -m loadtest.bench retry-delay`: the form of its output. The delay reaches the lock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_waiter_asks_less_often_with_a_longer_delay() -> None:
 
 @pytest.mark.slow
 def test_it_says_that_zookeeper_is_missing(tmp_path: Path) -> None:
-    """Java is found on the PATH, so an empty PATH stands for a machine without it."""
+    """The benchmark reports that ZooKeeper is missing. An empty PATH simulates a machine without Java."""
     done = bench(PATH=str(tmp_path))
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, ["ZooKeeper is not installed: " + zookeeper.INSTALL])
 

@@ -1,4 +1,4 @@
-"""The benchmark of the storefront: a short run has plausible figures, and its parts count right."""
+"""The storefront benchmark: a short run gives plausible figures, and its parts count correctly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATIC = "/static/shop/"
 
 
 class Answer(BaseHTTPRequestHandler):
-    """Answers 304 to clients that have the document already. It closes each connection after three requests."""
+    """Answers 304 to clients that already have the document. It closes each connection after three requests."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -49,7 +49,7 @@ class Answer(BaseHTTPRequestHandler):
             self.wfile.write(b"{}")
 
     def log_message(self, *_: object) -> None:
-        """Log nothing."""
+        """Suppress the log."""
 
 
 class Server(ThreadingHTTPServer):
@@ -77,7 +77,7 @@ def send(port: int, **plan: Any) -> dict[str, Any]:
 def test_clients_keep_to_their_rate() -> None:
     with server() as running:
         load = send(running.server_port, rate=100, seconds=1)
-    # The last ones are due at the end, and then late on a machine that is busy.
+    # The last requests are due at the end, and a busy machine may send them too late.
     assert 1 <= sum(load["answers"].values()) <= 100
     assert load["answers"]["200"] == 2, "each connection gets the document once, and asks for changes from then on"
     assert load["answers"] == dict_of(running.seen)
@@ -145,7 +145,10 @@ def test_the_goals_are_missed_by_what_misses_them() -> None:
 @pytest.mark.slow
 @needs_nginx
 def test_a_short_run(environment: dict[str, str]) -> None:
-    """With the negative control, which is a part of the run: without nginx's cache each request reaches the shop."""
+    """A short run meets its goals.
+
+    The run includes a negative control: without nginx's cache, each poll reaches the shop.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.bench", "storefront", "--rates", "40", "--seconds", "1.5", "--json"],
         cwd=CHECKOUT,
@@ -191,7 +194,7 @@ def test_a_short_run(environment: dict[str, str]) -> None:
 
 
 def test_the_weight_counts_each_file_once() -> None:
-    """A page that names a file twice, and a script that imports another one, which imports the first."""
+    """Each file is weighed once, although a page names it twice and scripts import each other."""
     files = {
         "/sales/a/": b'<link rel="stylesheet" href="/a.css"><script src="/a.js"></script><img src="/b.svg">'
         b'<img src="/b.svg"><script type="application/json">{}</script><a href="/other/">',
@@ -209,7 +212,7 @@ def test_the_weight_counts_each_file_once() -> None:
             self.wfile.write(files[self.path])
 
         def log_message(self, *_: object) -> None:
-            """Log nothing."""
+            """Suppress the log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), File) as running:
         Thread(target=running.serve_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The benchmark of the waiting room: it measures a room of any size, and a crowd loses no order."""
+"""The waiting room's benchmark measures rooms of any size and loses no order of a crowd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_large_room_is_measured() -> None:
 
 
 class BusyAtFirst(BaseHTTPRequestHandler):
-    """A shop that refuses the first attempt of each order, and lets nobody wait."""
+    """A shop without a waiting room that refuses the first attempt of each order."""
 
     keys: ClassVar[Counter[str]] = Counter()
 

@@ -1,4 +1,4 @@
-"""How often the demo repeats a burst, and what it leaves in the shop."""
+"""How often the demo repeats a burst, and what it leaves behind in the shop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import wait_for
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedRush(Rush):
-    """A burst with given verdicts."""
+    """A burst that returns prepared verdicts."""
 
     verdicts: list[bool]
 

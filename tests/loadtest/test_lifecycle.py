@@ -1,4 +1,4 @@
-"""Starting and stopping whole shops: no process is left behind, and obstacles are reported."""
+"""Whole shops start and stop, leave no process behind, and report obstacles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-# A shell makes background jobs ignore Ctrl-C, and the tests may run as one.
+# Enable Ctrl-C again: a shell makes background jobs ignore it, and the tests may be such a job.
 WITH_CTRL_C = """
 import runpy, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,7 +51,7 @@ def start(environment: dict[str, str], folder: Path, *arguments: str) -> subproc
 
 
 def commands_in(folder: Path) -> str:
-    """Return the command lines of the processes of a run folder; "" when there are none."""
+    """Return the command lines of a run folder's processes; an empty string if there are none."""
     return "\n".join(" ".join(parts) for parts in of_each(psutil.Process.cmdline, processes_in(folder)))
 
 

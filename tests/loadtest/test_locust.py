@@ -1,4 +1,4 @@
-"""Locust itself: headless, with its web page, and in several processes."""
+"""Locust runs headless, with its web page, and in several processes."""
 
 from __future__ import annotations
 
@@ -51,9 +51,12 @@ def test_the_verdict_is_a_row_and_the_exit_status(
 def test_without_a_shop_it_ends_at_once_and_says_what_to_do(
     environment: dict[str, str], options: tuple[str, ...], closed: bool
 ) -> None:
-    """Without this check, every buyer would retry for minutes. Output may be closed, as with `| head -1`."""
+    """Without a shop, Locust ends at once with advice, even if its output is closed, as with `| head -1`.
+
+    Otherwise every buyer would retry for minutes.
+    """
     command = locust(f"http://127.0.0.1:{free_port()}", "--headless", "--users", "5", *options)
-    # Buffer the output, so that flushing it fails at the end.
+    # Buffer the output, so that the flush at the end is what fails.
     environment = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     if closed:

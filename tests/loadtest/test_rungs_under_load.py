@@ -1,4 +1,4 @@
-"""Which flawed rungs a plain burst breaks, and which need more than load."""
+"""Flawed ways of selling (rungs of the lab): which a plain burst breaks, and which need more than load."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BROKEN: dict[str, tuple[str, Callable[[Result], bool]]] = {
     "lua-off-by-one": ("sells one more", lambda result: (result["sold"], result["on_hand"]) == (101, -1)),
 }
 
-# These fail only at the last unit, and may miss that moment on a busy machine.
+# These fail only at the last unit. A busy machine may miss that moment.
 ONE_MOMENT = {"subtract-in-sql", "lock-inside-the-transaction"}
 
 
@@ -82,7 +82,7 @@ def test_retries_reported_as_sold_out_refuse_buyers_although_units_are_left(rush
     code, result = rush("--rung", "retries-reported-as-sold-out", "--attempts", "100")
     assert (code, result["conserved"], result["sold"] + result["refused"]) == (1, True, 100)
     assert result["refused"] == result["unserved"] == result["on_hand"] > 0
-    code, result = rush("--strategy", "optimistic", "--attempts", "100")  # the negative control
+    code, result = rush("--strategy", "optimistic", "--attempts", "100")  # negative control
     assert (code, result["sold"], result["refused"], result["unserved"]) == (0, 100, 0, 0)
 
 
@@ -96,7 +96,7 @@ def quiet(manage: Manage, shop: str) -> Verdicts:
 
 @pytest.mark.parametrize("rung", QUIET)
 def test_load_alone_does_not_break_it(quiet: Verdicts, rung: str) -> None:
-    """Only a crash, lost data, other carts or a second request breaks these rungs."""
+    """Load alone does not break these rungs. Each needs a crash, lost data, other carts or a second request."""
     status, results = quiet
     result = results[rung]
     assert status == 0

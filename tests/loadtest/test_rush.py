@@ -1,4 +1,4 @@
-"""`manage.py rush` on a whole shop: verdicts, messages and output for programs."""
+"""`manage.py rush` on a whole shop: verdicts, messages, and output for programs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ ALL = [argument for strategy in NAMES for argument in ("--strategy", strategy)]
 BURSTS = {
     "a hundred units": (["--stock", "100"], {"stock": 100, "attempted": 200, "refused": 100, "sold": 100}),
     "the last unit": (["--stock", "1"], {"attempted": 200, "sold": 1, "refused": 199}),
-    # Enough attempts that some of the last buyers want only the one unit that may be left.
+    # There are enough attempts that some of the last buyers want just one unit, and get the last one.
     "carts": (["--stock", "20", "--skus", "3", "--attempts", "300"], {"stock": 60, "sold": 60}),
 }
 
 
 @pytest.fixture(scope="module", params=BURSTS)
 def burst(manage: Manage, request: pytest.FixtureRequest) -> tuple[Verdicts, dict[str, Any]]:
-    """Verdicts on one burst with each strategy, and figures to expect."""
+    """Run one burst per strategy. Return the verdicts and the figures to expect."""
     options, expected = BURSTS[request.param]
     return rush_all(manage, *ALL, *options, "--clients", "200"), expected
 
@@ -83,7 +83,10 @@ def test_the_time_limit_ends_the_burst_with_a_verdict(manage: Manage, shop: str)
 
 @pytest.mark.django_db
 def test_more_buyers_than_open_files_are_refused_before_the_burst() -> None:
-    """It runs in a separate process, which cannot raise its limit again."""
+    """If a process may open too few files for its buyers, `rush` refuses to start.
+
+    A separate process tests this, because a process cannot raise its limit again.
+    """
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 500))\n"
         "import django; django.setup()\n"
