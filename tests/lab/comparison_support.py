@@ -1,4 +1,4 @@
-"""A stored comparison, as small as one can be, and the pages that show it."""
+"""A minimal stored comparison, and functions that render the pages that show it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lock(pair_us: float, handoff: float, greedy: tuple[int, int], recovery_s: fl
 
 
 def segmented(segments: int, held_all: int, *cells: tuple[float, float]) -> dict[str, Any]:
-    """Return a row of the report. A cell is orders per second and the busy share of the processors."""
+    """Return a row of the segments report. Each cell is a pair: orders per second, and busy share of the processors."""
     work = [
         {"work_ms": work_ms, "orders_per_s": per_s, "least": per_s, "most": per_s, "cpu": cpu}
         for work_ms, (per_s, cpu) in zip((0.0, 20.0), cells, strict=True)
@@ -62,7 +62,10 @@ def handed_over(name: str, delay_ms: float | None, p50_ms: float, commands_per_s
 
 @cache
 def stored() -> dict[str, Any]:
-    """Return the comparison. Change a copy of it. The hash of the code is the name of the part: see `unhashed`."""
+    """Return the comparison; tests change copies of it.
+
+    Each hash of code is the part's name: see the fixture `unhashed`.
+    """
     return {
         "strategies": {
             "made": "2026-01-31",
@@ -133,7 +136,7 @@ def stored() -> dict[str, Any]:
 
 
 def page(address: str, language: str = "en") -> str:
-    """Return a page with its entities resolved. It is rendered once for each content of the comparison file."""
+    """Return a page with its HTML entities resolved. It is rendered once for each content of the comparison file."""
     file = comparisons.FILE
     return _page(address, language, file.read_text() if file.exists() else None)
 

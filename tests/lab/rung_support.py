@@ -1,4 +1,4 @@
-"""Schedules on rungs, written as text and run by the lab's own scheduler."""
+"""Run schedules, written as text, on rungs (the lab's locks and ways of selling) with the lab's own scheduler."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Player:
             slug: the rung.
             schedule: the choices, in order.
             faults: the faults that may happen. By default, those that the rung survives, that break it, or that break a
-                rung it fixes.
+                rung
+                which this rung fixes.
             clients: number of clients. By default, as many as it takes to break the rung.
         """
         return replay(
@@ -56,7 +57,7 @@ class Player:
         )
 
     def survived(self, slug: str, faults: Collection[Fault]) -> set[Fault]:
-        """Return the faults that break nothing, whichever step of A they follow, when B goes on from there."""
+        """Return the faults that break nothing. Each fault is tried after every step of A, and then B runs on."""
         broken: set[Fault] = set()
         for number, possible in enumerate(self._possible(slug, sorted(faults))):
             for fault in faults:
@@ -69,7 +70,7 @@ class Player:
         return {*faults} - broken
 
     def _possible(self, slug: str, faults: Sequence[Fault]) -> list[set[str]]:
-        """Return the possible choices before each step of A, and after the last, while nobody else goes on."""
+        """Run A alone, and return the possible choices before each of its steps and after the last."""
         possible: list[set[str]] = []
 
         def go_on(point: SchedulingPoint) -> str:
@@ -80,7 +81,7 @@ class Player:
         return possible
 
     def _run(self, slug: str, schedule: list[str], fault: Fault) -> Run:
-        """Run the possible choices of a schedule, then every client to its end, and record nothing on the way."""
+        """Run the possible choices of a schedule, then every client to its end, without recording a trace."""
 
         def choose(point: SchedulingPoint) -> str:
             while schedule:

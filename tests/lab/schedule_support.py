@@ -29,7 +29,7 @@ ONE_OF_EACH_KIND = {
 }
 """Flawed rungs that together break each invariant, by each fault of a plain sandbox, on Redis, Postgres and in memory.
 
-Those whose clients are processes are played by the tests of pages.
+Rungs whose clients are processes are missing here: the tests of pages play them.
 """
 
 
@@ -39,7 +39,7 @@ def slow_but_for_each_kind(slugs: Iterable[str]) -> list[Any]:
 
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own, with the real settings and a wide terminal."""
+    """Run a `manage.py` command in a separate process, with the real settings and a wide terminal."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     variables = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "COLUMNS": "200", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=variables)
@@ -51,19 +51,19 @@ def searched(slug: str, sandbox: Sandbox, *, clients: int | None = None, bounds:
 
 
 def broken_by(found: Found) -> Invariant | None:
-    """Return the invariant that a search has broken."""
+    """Return the invariant that the schedule found by a search breaks; None if none was found."""
     return found.run.broken if found.run else None
 
 
 class SellsNothing(GuardedUpdate):
-    """Says that it has sold."""
+    """Reports a sale without selling."""
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         return Placement.COMMITTED
 
 
 def mutate_script(name: str, old: str, new: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Change a script of `locking`, and load it into the server like the other scripts."""
+    """Change a script of `locking`, and load the changed script into the server."""
     original = connection.script
 
     def changed(asked: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The lab's endpoints: a rung sells from the lab's own tables, only staff set the stock, and only with LAB_ENABLED."""
+"""The lab's endpoints: a rung sells only the lab's own stock, only staff set it, and all needs LAB_ENABLED."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def staff(db: None, redis: Redis) -> Buyer:
-    """A customer whose token says that they are staff."""
+    """A customer whose token marks them as staff."""
     member = Buyer(new_customer())
     member.token["is_staff"] = True
     member.defaults["HTTP_AUTHORIZATION"] = f"Bearer {member.token}"
@@ -119,7 +119,10 @@ def test_the_figures_show_an_oversold_sku(buyer: Buyer) -> None:
 
 
 def test_the_figures_show_unowned_units_and_repeated_orders(buyer: Buyer, redis: Redis) -> None:
-    """A dead process took a unit from the counter, and an order arrived twice. The tables alone would look right."""
+    """The figures show units that a dead process took from the counter, and repeated orders.
+
+    The tables alone look right.
+    """
     ledger.stock_up("a", 5)
     redis.decr("lab:{redis-taken-then-the-process-dies}:a")
     request = new_request(("a", 1))
@@ -171,7 +174,7 @@ def test_users_may_list_the_rungs(buyer: Buyer, visitor: APIClient) -> None:
 
 
 def answers(staff: Buyer, offer: OnSale) -> list[Any]:
-    """Return an answer of every endpoint."""
+    """Call every endpoint once, and return the responses."""
     ledger.stock_up("a", 4 * len(RUNGS))
     orders = [order(staff, rung, order_body(offer, a=1)) for rung in RUNGS]
     return [*orders, staff.get("/lab/rungs/"), staff.get("/lab/stock/a/"), put(staff, "a", {"received": 3})]

@@ -1,4 +1,4 @@
-"""A stored result is out of date when the behaviour of the code that its rung runs has changed, and only then."""
+"""A stored result is out of date if and only if the behaviour of the code that its rung runs has changed."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ RUNGS = (
     *("no-lock", "setnx", "renewal", "fair", "etcd", "lock-table-insert", "commit-after-return", "guarded-update"),
     *("group-commit", "lua", "redis-loses-its-last-second", "lua-queue", "redis-lock", "segmented-redis"),
 )
-"""Rungs of each kind. Hashing all of them takes five times as long and goes through the same code."""
+"""Rungs of each kind. Hashing all rungs takes five times as long and runs the same code."""
 
 
 def hashes() -> dict[str, tuple[str, str]]:
-    """Hash what each of these rungs runs when its claim is checked, and in its stress run."""
+    """Return two hashes per rung: of the code that checks its claim, and of the code of its stress run."""
     return {slug: (staleness.behaviour_of_verdict(slug), staleness.behaviour_of_stress(slug)) for slug in RUNGS}
 
 
@@ -108,14 +108,14 @@ def before() -> dict[str, tuple[str, str]]:
 
 
 Edit = tuple[str, str, str]
-"""A file, a part of its text, and what replaces it."""
+"""A file, a part of its text, and the replacement."""
 
 
 @pytest.fixture
 def edit(
     before: dict[str, tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., set[str]]:
-    """Edit a copy of the project, and return the rungs whose verdict or stress run this puts out of date."""
+    """Edit a copy of the project. Return the rungs whose verdict or stress run becomes out of date."""
 
     def change(*edits: Edit) -> set[str]:
         for room in ROOMS:
@@ -158,7 +158,10 @@ def test_prose_outdates_no_rung(edit: Callable[..., set[str]]) -> None:
 
 
 def test_a_change_outdates_the_rungs_that_run_it(edit: Callable[..., set[str]]) -> None:
-    """Five changes at once, because each edited copy of the project is read again for seconds."""
+    """A change outdates the rungs that run the changed code.
+
+    One copy has all five changes: reading a copy takes seconds.
+    """
     script_of_a_strategy = ("inventory/counters/lua/take.lua", "tonumber(left) < item[2]", "tonumber(left) <= item[2]")
     strategy = ("inventory/strategies/guarded_update.py", "quantity)", "quantity + 1)")
     rung = ("lab/ladder/locks/setnx.py", '"locked"', '"held"')
@@ -168,16 +171,16 @@ def test_a_change_outdates_the_rungs_that_run_it(edit: Callable[..., set[str]]) 
         *("lua", "segmented-redis", "redis-loses-its-last-second", "guarded-update", "setnx"),
         *("renewal", "fair", "commit-after-return", "redis-lock"),
     }
-    # A stress run does not ask whether a rung needs servers of its own.
+    # The stress run of etcd stays: it does not depend on the table of servers that a rung needs.
     expected = outdated | {f"{slug} stress" for slug in outdated} | {"etcd"}
     assert edit(script_of_a_strategy, strategy, rung, script_of_a_lock, row_of_a_table) == expected
 
 
 LEFT_OUT = (
-    # Repair also calls the strategies that sell nothing here; they have nothing to do.
+    # Repair also calls strategies that the search does not sell with; these do nothing.
     *("inventory.strategies.", "inventory.queue.", "inventory.counters.segmented."),
     "inventory.counters.whole.Counters.counted",
-    # Called by Django, to find the connection and to filter the log.
+    # Django calls these functions to find the connection and to filter the log.
     *("lab.sandbox.connections._Cache.", "lab.sandbox.pool.is_no_visitors"),
 )
 
@@ -187,7 +190,10 @@ LONG_SEARCHES = ("group-commit", "renewal", "fair", "lock-table-insert", "segmen
 
 @pytest.mark.parametrize("slug", ["setnx", *(pytest.param(slug, marks=pytest.mark.slow) for slug in LONG_SEARCHES)])
 def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> None:
-    """The hash comes from reading the code. Here the code runs, and the hash must contain every function it calls."""
+    """The hash of a rung's code contains every function that a search calls.
+
+    The hash comes from reading the code; this test runs the code and records the calls.
+    """
     called: set[tuple[str, str]] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -219,7 +225,7 @@ def test_all_that_runs_for_an_order_is_hashed(client: Client, strategy: str) -> 
     headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Idempotency-Key": "one"}
     body = {"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}
     called: set[Path] = set()
-    client.get("/api/sales/")  # The first request imports all views, whose files then count as called.
+    client.get("/api/sales/")  # imports all views first, because importing counts as calls
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         called.add(Path(frame.f_code.co_filename))

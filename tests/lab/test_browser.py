@@ -1,4 +1,4 @@
-"""The lab in Chromium: read, step through and play, by keyboard, without scripts, on a phone and in dark mode."""
+"""The lab in Chromium: reading, stepping and playing, by keyboard, without scripts, on a phone and in dark mode."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_page(live_server: Any) -> Iterator[Open]:
-    """Open pages of the lab. At the end of the test no page may have written to its console."""
+    """Open pages of the lab. When the test ends, no page may have written to its console."""
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = launch(playwright)
@@ -52,7 +52,7 @@ def open_page(live_server: Any) -> Iterator[Open]:
 
 
 def choose(page: Page, *choices: str) -> None:
-    """Make choices, and wait for the next page after each one."""
+    """Click these choices, and wait for the next page after each one."""
     for choice in choices:
         before = page.url
         page.locator(".choice", has=page.get_by_text(choice, exact=True)).click()
@@ -124,7 +124,8 @@ def test_undo_and_the_browsers_history_lead_back(open_page: Open) -> None:
 
 def test_choices_are_made_with_the_keyboard(open_page: Open) -> None:
     page = open_page("/lab/rungs/no-lock/play/")
-    for steps, focused in ((1, "#choose-b"), (2, "#status")):  # B is done after two steps, so its button is gone.
+    # B is done after two steps, so the focus moves from its button
+    for steps, focused in ((1, "#choose-b"), (2, "#status")):
         page.locator("#choose-b").focus()
         page.keyboard.press("Enter")
         expect(page.locator(".steps li")).to_have_count(steps)
@@ -171,11 +172,12 @@ def test_the_pages_are_accessible(open_page: Open) -> None:
 
 
 def assert_accessible(page: Page) -> None:
-    """Check that axe finds nothing and that the page is no wider than the screen, on each screen, light and dark."""
+    """Check on each screen, light and dark, that axe reports nothing and that the page is not wider than the screen."""
     for viewport, scheme in product((DESKTOP, PHONE), ("light", "dark")):
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=scheme)
-        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")  # No colour may be changing.
+        # Wait for animations, so that no colour is still changing.
+        page.evaluate("Promise.all(document.getAnimations().map(each => each.finished))")
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, (page.url, viewport)
         violations = page.evaluate("axe.run()")["violations"]
         found = [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations]

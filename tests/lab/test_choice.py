@@ -1,4 +1,4 @@
-"""The choice: all answers lead to a row with a reason against each other one, and no cell shows what is not so."""
+"""The page "choose a lock": all answers lead to a row, with a reason against each other row, and no cell is false."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("unhashed")
 PAGE = "/lab/choice/"
 COMPARISON = "/lab/comparison/"
 MEASURED = 4
-"""Columns with stored figures. They come first after “when”."""
+"""Number of columns with stored figures. They come first after the column “when”."""
 ALL = [Answers(*answers) for answers in product(*(question.answers for question in QUESTIONS))]
 LANGUAGES = ("en", "zh-hans")
 
@@ -50,7 +50,7 @@ def address_of(*answers: str) -> str:
 
 
 def cells(slug: str) -> list[str]:
-    """Return the texts of a row of the table, without its name and without when to choose it."""
+    """Return the texts of a row's cells, without its name and its "when" column."""
     (row,) = re.findall(rf'<tr id="choice-{slug}">.*?</tr>', page(COMPARISON), re.DOTALL)
     return [re.sub("<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)[1:]]
 
@@ -83,7 +83,7 @@ def test_each_reason_is_given_to_some_answers() -> None:
 
 
 def test_a_lock_is_the_answer_where_one_statement_is_not_enough() -> None:
-    """And where it is enough, no lock is, if there is a Postgres."""
+    """A lock is chosen only where one SQL statement is not enough, or where there is no Postgres."""
     for answers in ALL:
         enough = answers.work != "steps" and servers_to_run(answers) in SQL
         assert decide(answers).guarded == enough, answers
@@ -191,7 +191,7 @@ def test_redissons_way_has_the_figures_of_its_protocol(file: Path) -> None:
     comparison = copy.deepcopy(stored())
     comparison["locks"]["report"]["peers"]["redisson"] = lock(500.0, 1.2, (1, 9), 9.9)
     file.write_text(json.dumps(comparison))
-    # Its watchdog was measured with another TTL than its default.
+    # The watchdog was measured with a TTL that is not its default, so the page shows the default instead.
     assert cells("redisson")[:MEASURED] == ["not measured", "0.50", "1.2", "At most 30 s, the default of its watchdog."]
 
 
@@ -246,7 +246,7 @@ def test_what_a_dead_machine_means_is_read_from_the_code() -> None:
 
 
 def test_the_page_of_the_documentation_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Here the hash counts: a page with a figure that is out of date would not be up to date.
+    # Use the real hash: a documentation page with outdated figures must fail.
     monkeypatch.setattr(comparisons, "behaviour_of_comparison", staleness.behaviour_of_comparison)
     made = guide.markdown({part: comparisons.load(part) for part in BASES})
     assert PAGES["docs/choose.md"] == made, "make it again: manage.py lab table"

@@ -1,4 +1,4 @@
-"""The lab's commands as processes: how they end when they are interrupted or killed, and what they refuse."""
+"""The lab's commands as processes: how they end when they are interrupted or killed, and what they refuse to do."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 STOP_TIMEOUT = 15.0
-"""Seconds in which an interrupted command ends, on a busy machine."""
+"""Seconds that a busy machine may need to end an interrupted command."""
 
 
 @contextmanager
 def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that leads a process group, as in a terminal."""
+    """Start a command as the leader of a process group, as in a terminal."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
-    # A shell that runs the tests in the background makes them and their child processes ignore SIGINT.
+    # Enable Ctrl-C again: a shell makes background jobs ignore it, and the tests may be such a job.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(
@@ -52,12 +52,12 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def workers(process: psutil.Process) -> list[psutil.Process]:
-    """Return the processes in which a command checks rungs."""
+    """Return the command's worker processes, in which it checks rungs."""
     return [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
 
 
 def at_work(process: psutil.Process) -> bool:
-    """Return whether two of the processes run schedules. While they import modules, they have no connection."""
+    """Return whether both workers run schedules. A worker that is still importing has no connections."""
     return sum(len(worker.net_connections("unix")) > 2 for worker in workers(process)) == 2
 
 
@@ -105,7 +105,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored when the tes
 if {insists}:
     interrupts.insist(signal.{signal}, {error})
 """
-"""A program that gets a signal while it deletes an object. {deleted} is the code that it runs then."""
+"""A program that gets a signal while it deletes an object. {deleted} is the body of `__del__`."""
 
 MEANWHILE = """
 interrupts.REPEAT_DELAY = 1.0  # a busy machine needs time for the next lines
@@ -184,7 +184,7 @@ def another_thread() -> Iterator[threading.Thread]:
 
 @pytest.fixture
 def interruptible() -> Iterator[socket.socket]:
-    """Let Ctrl-C interrupt this process, and yield a socket that shows when the signal has arrived."""
+    """Let Ctrl-C interrupt this process. Yield a socket that becomes readable when the signal has arrived."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         told, tells = socket.socketpair()
@@ -203,7 +203,7 @@ def interruptible() -> Iterator[socket.socket]:
 def test_nothing_is_measured_that_could_not_be_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A folder in which not even root can create a file.
+    # Use a file as the folder: not even root can create a file in it.
     nowhere = tmp_path / "nowhere"
     nowhere.touch()
     monkeypatch.setattr(servers, "running", lambda: pytest.fail("It begins."))

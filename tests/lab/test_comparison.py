@@ -1,4 +1,4 @@
-"""The measured comparison: stored figures are shown and sorted, and marked when the code has changed since."""
+"""The measured comparison: stored figures are shown and sorted, and are marked when the code has changed since."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def store(file: Path, *keys: str, value: Any = None) -> None:
-    """Write the comparison, with one value replaced."""
+    """Write the comparison file, with one value replaced."""
     changed: dict[str, Any] = copy.deepcopy(stored())
     if keys:
         inner = changed
@@ -186,7 +186,7 @@ def test_an_argument_names_what_was_measured_and_what_was_not(file: Path) -> Non
     (killed,) = [text for text in texts if "process of its holder was killed" in text]
     assert "3,300 times sooner" in killed
     assert "A dead machine or a cut network is different" in killed
-    # The settings of locking/postgres/session.py: 20 s idle, then two probes of 10 s.
+    # The settings of locking/postgres/session.py give 40 s: 20 s idle, then two probes of 10 s.
     assert "TCP keepalives end the session, which takes 40 s with the settings of this package" in killed
     (polling,) = [text for text in texts if "default retry delay" in text]
     assert "15 times sooner than redlock with its default retry delay of 0.1 s" in polling
@@ -231,7 +231,8 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
     sound = {entry.slug for entry in LADDER.values() if entry.claim == "sound"}
     not_measured = {"zookeeper-quorum", "etcd-quorum", "sync-standby-failover"}
     locks = comparisons.load("locks")
-    new = set(contenders.ALL) - {row.name for row in (locks.rows if locks else ())}  # since the stored measurement
+    # added after the stored measurement
+    new = set(contenders.ALL) - {row.name for row in (locks.rows if locks else ())}
     not_measured |= {slug for name in new for slug in comparisons.RUNGS["locks"].get(name, (name,))}
     assert {slug for slug, found in linked.items() if found} == sound - not_measured | {"thread-lock", "process-lock"}
     for slug, found in linked.items():
@@ -264,7 +265,7 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
     ours, theirs = measured.rows
     assert (ours.name, ours.rungs, ours.peer, ours.recovery_s) == ("thread", ("thread-lock",), False, None)
     assert (theirs.name, theirs.peer) == ("redis-py", True)
-    # Nothing renews the lock of redis-py, so it is held for its whole TTL after the holder has died.
+    # redis-py's lock has no renewal, so a dead holder keeps it for the whole TTL.
     assert theirs.recovery_s is not None
     assert theirs.recovery_s > 9
     fields = [field for field in Measurement.__annotations__ if field[0] == "p"]

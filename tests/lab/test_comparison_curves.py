@@ -1,4 +1,4 @@
-"""The curves of the comparison page: what they show, and that what the page concludes follows from the figures."""
+"""The curves of the comparison page: what they show. The page's conclusions follow from the figures."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ pytestmark = pytest.mark.usefixtures("unhashed")
 
 PAGE = "/lab/comparison/"
 CURVES: dict[Part, str] = {"segments": "segments", "contention": "clients", "retry-delay": "locks"}
-"""The parts with curves, and where their reports have the rows."""
+"""The parts with curves, and the key of the rows in each part's report."""
 MISSING = "This has not been measured yet."
 STALE = "Out of date: the code has changed since."
 
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of the comparison file, with a small stored comparison."""
+    """The path of the comparison file, in which a small comparison is stored."""
     path = tmp_path / "comparison.json"
     path.write_text(json.dumps(stored()))
     monkeypatch.setattr(comparisons, "FILE", path)
@@ -189,7 +189,7 @@ def test_the_claim_that_many_updates_fail_is_judged() -> None:
                 "sold less than nine tenths of row-lock with every number of clients",
             ),
         ),
-        # Failures that end again are no trend.
+        # Failures that rise and then fall are no trend.
         (
             (contended(100, 3, 1.5), contended(300, 9, 0.5)),
             ("The claim does not hold here", "The curves stay close"),
@@ -228,7 +228,7 @@ def test_the_retry_delay_is_named_at_which_redlock_is_as_fast() -> None:
 @pytest.mark.parametrize(
     ("p50", "sentences"),
     [
-        # A longer delay that is as fast by chance is no trend.
+        # One longer delay that is fast by chance is no trend.
         ((9.0, 4.0, 60.0), ("With no measured delay does redlock hand over as soon as zookeeper",)),
         ((4.0, 4.1, 4.2), ("With a retry delay of 100 ms or less", "A delay below 100 ms gains less than a tenth.")),
         ((7.0, 7.5, 60.0), ("A delay below 10 ms gains less than a tenth. Each pause is at least 10 times as long",)),
@@ -259,7 +259,7 @@ def test_the_sections_are_translated(part: Part) -> None:
         ours, theirs = texts(tag, english), texts(tag, chinese)
         assert len(ours) == len(theirs)
         assert not set(ours) & set(theirs)
-    # The same figures in both languages.
+    # Both languages show the same figures.
     assert set(re.findall(r"[\d.,]*\d", " ".join(texts("td", english)))) == set(
         re.findall(r"[\d.,]*\d", " ".join(texts("td", chinese)))
     )
@@ -391,7 +391,7 @@ BENCHMARKS: dict[Part, tuple[str, str]] = {
     "contention": ("contention", "client_processes"),
     "retry-delay": ("retry_delay", "redisson_recipe"),
 }
-"""The modules that measure each part, and a file that they import."""
+"""For each part, the modules that measure it and a file that they import."""
 
 
 def test_all_that_a_benchmark_imports_from_its_folder_is_hashed() -> None:

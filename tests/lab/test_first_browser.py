@@ -1,4 +1,4 @@
-"""The learner in Chromium: the first ten minutes by keyboard, progress that is kept, and the filter of the ladder."""
+"""The learner in Chromium: the first ten minutes by keyboard, stored progress, and the filter of the ladder page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_LOCK, SETNX = STATIONS[0], STATIONS[1]
 
 
 def press(page: Page, *choices: str) -> None:
-    """Make choices with the keyboard, and wait for the next page after each one."""
+    """Press these choices with the keyboard, and wait for the next page after each one."""
     for choice in choices:
         before = page.url
         page.locator(".choice", has=page.get_by_text(choice, exact=True)).focus()
@@ -95,7 +95,7 @@ def test_the_ladder_is_filtered_while_typing(open_page: Open) -> None:
     page.get_by_label("Claim", exact=True).select_option("sound")
     sound = rungs.count()
     assert 0 < sound < everything
-    # A new address makes Chromium ask for the icon again.
+    # Ignore the icon: Chromium requests it again for each new address.
     assert [url for url in requests if not url.endswith("icon.svg")] == []
     page.reload()
     expect(rungs).to_have_count(sound)

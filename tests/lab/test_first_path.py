@@ -1,4 +1,4 @@
-"""The path "Your first ten minutes": each goal is recognised at the choice that reaches it, and not before."""
+"""The path "Your first ten minutes": each goal counts as reached at the choice that reaches it, not earlier."""
 
 from __future__ import annotations
 

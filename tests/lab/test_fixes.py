@@ -1,4 +1,4 @@
-"""The fix of a flawed rung survives the schedule that breaks it, as the rung's page replays it."""
+"""The fix of a flawed rung survives the schedule that breaks the rung, as the rung's page replays it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from lab.workloads.registry import can_play, new_experiment
 from tests.lab.schedule_support import slow_but_for_each_kind
 
 WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
-"""On this rung's fix, A holds the lock before B asks, so the TTL cannot run out there. `test_rungs` covers that."""
+"""On this rung's fix, A has the lock before B requests it, so the TTL cannot run out there.
+
+`test_rungs` covers that.
+"""
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 
 @pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in FLAWED if can_play(LADDER[slug])))
 def test_a_witness_breaks_nothing_on_the_fix(sandbox: Sandbox, slug: str) -> None:
-    """The fix takes other steps, so the witness is replayed as far as possible, but its fault must happen."""
+    """A witness (the schedule that breaks a rung) breaks nothing on the rung's fix.
+
+    The fix has other steps, so the witness is replayed as far as possible. Its fault must happen.
+    """
     entry, fix, stored = LADDER[slug], next_rung(slug), witness.load(slug)
     assert stored is not None
     assert fix is not None
@@ -44,7 +50,7 @@ def test_a_fix_claims_to_survive_what_breaks_its_rung() -> None:
     for slug in FLAWED:
         entry, fix = LADDER[slug], next_rung(slug)
         assert fix is not None, slug
-        # The fixes of playable rungs are replayed above. The others are sampled on servers by `ladder --verify`.
+        # `test_a_witness_breaks_nothing_on_the_fix` replays playable rungs. `ladder --verify` samples the others.
         assert can_play(entry) or entry.broken_by in {*fix.survives, None}, slug
 
 

@@ -1,4 +1,4 @@
-"""`--verify` also checks the answers of sound rungs: it finds a flaw that is put into one of them."""
+"""`--verify` also checks the answers of sound rungs (correct locks and ways of selling): it finds planted flaws."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AlwaysBusy(RowLockStrategy):
 
 
 class DropsOrders(LuaQueue):
-    """A strategy whose worker takes requests off the queue without saving them."""
+    """A strategy whose worker removes requests from the queue without saving them."""
 
     def _save(self, entries: Sequence[QueueEntry], *rest: Any) -> None:
         self.queue().finish_saved(entries)
@@ -116,7 +116,10 @@ def test_a_lock_that_is_never_granted_is_found(sandbox: Sandbox, slug: str, monk
 
 
 def test_a_release_without_the_owner_check_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This needs three clients: a late release of the first frees the lock of the second, and the third gets it."""
+    """A search with three clients finds a release without the owner check.
+
+    A late release of the first client frees the lock of the second, and the third gets the lock.
+    """
     mutate_script("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", sandbox, monkeypatch)
     assert_found("renewal", sandbox, "are inside at the same time")
 

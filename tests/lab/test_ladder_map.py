@@ -1,4 +1,4 @@
-"""The ladder as a map: levels and the filter. What a rung's page shows of its code, its story and its sources."""
+"""The ladder page: levels and filter. The page of a rung: its code, story and sources."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_rung_is_on_one_level_in_the_order_of_the_ladder() -> None:
 
 @pytest.fixture
 def _no_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show the ladder without stored results: whether they are out of date takes seconds to compute."""
+    """Show the ladder without stored results, because computing whether they are out of date takes seconds."""
     monkeypatch.setattr(witness, "verdict", lambda slug: None)
     monkeypatch.setattr(witness, "stress", lambda slug: None)
 

@@ -1,4 +1,4 @@
-"""Locks without a server: a run shows when they are taken, waited for and freed."""
+"""Locks without a server: a run shows the steps that take, wait for and free the lock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCKS = {
     "lock-inside-the-transaction": "the lock in its memory",
     "file-lock": "the lock on its file",
 }
-"""What holds the lock of rungs that have one without a server. Workers of one program share that of a process."""
+"""Rungs with a local lock, and how a step names the lock."""
 STOCK = ("lock-inside-the-transaction", "file-lock")
 
 
@@ -71,7 +71,7 @@ def test_the_steps_add_no_schedules_between_other_steps(sandbox: Sandbox, monkey
 def test_the_first_client_may_be_stopped_before_it_has_the_lock(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a step before it, a lock around the transaction is taken as soon as the run begins, always by A."""
+    """A client can be stopped before it takes a local lock. Without that step, A always takes the lock first."""
     assert schedules("file-lock", sandbox) > 1
     monkeypatch.setattr(local_locks, "stop_before", lambda step: None)
     assert schedules("file-lock", sandbox) == 1

@@ -1,4 +1,4 @@
-"""Properties of the lock rungs that no schedule shows, and the rungs as negative controls of the suite for locks.
+"""Properties of the lock rungs that no schedule shows. Flawed locks are negative controls of the lock tests.
 
 The schedules are in test_rungs.py.
 """
@@ -42,7 +42,7 @@ from tests.locking.support import Clock, RedisCell, client_of
 __all__ = ["valkey"]
 
 IN_MEMORY = {"no-lock", "thread-lock", "process-lock"}
-"""Rungs that use no server."""
+"""Rungs without a server."""
 
 
 @pytest.fixture
@@ -136,12 +136,12 @@ def test_an_unreachable_server_is_an_error_of_the_package(client: Redis, kind: t
         lease.release()
 
 
-# The negative control of some properties of the suite: the flawed lock must fail them, and pass the others
+# Negative controls of the lock tests: a flawed lock must fail some properties and pass the others.
 
 
 @dataclass(frozen=True)
 class RungRecipe:
-    """Makes locks of a rung on the server at `url`."""
+    """Creates locks of a rung on the server at `url`."""
 
     url: str
     slug: str
@@ -191,7 +191,7 @@ OUTERMOST = "test_the_outermost_release_frees_it"
 
 
 def control(slug: str, *, fails: set[str], passes: set[str]) -> Callable[[Suite], Suite]:
-    """Run only these properties on a rung."""
+    """Run only the named tests on a rung; those in `fails` must fail."""
 
     def narrow(suite: Suite) -> Suite:
         suite.SLUG, suite.FAILS = slug, frozenset(fails)
@@ -206,7 +206,7 @@ class TestNoLock(RungConformance): ...
 
 @control("thread-lock", fails={PROCESSES, ANY_THREAD}, passes={"test_threads_lose_no_update"})
 class TestThreadLock(RungConformance, AcrossProcessesConformance):
-    FAILS_WITH = (AssertionError, RuntimeError)  # Python refuses to let another thread release an RLock
+    FAILS_WITH = (AssertionError, RuntimeError)  # RuntimeError, because an RLock refuses release by another thread
 
 
 @control("setnx", fails={OWNER}, passes={EXCLUDES, ONE_OBJECT, HOLD, ANY_THREAD, PROCESSES})

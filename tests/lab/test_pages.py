@@ -1,4 +1,4 @@
-"""The lab's pages: what each shows, sessions that are only an address, and limits. No page touches the shop's data."""
+"""The lab's pages: contents, game sessions that exist only in the address, and limits. No page touches shop data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def play(reader: Client, slug: str, schedule: Sequence[str] | str, **query: Any)
 
 
 def play_to_the_end(reader: Client, slug: str, *schedule: str, clients: int) -> tuple[list[str], Any]:
-    """Take the first choice until none is left. Return the schedule and the last response."""
+    """Take the first choice until there is none. Return the schedule and the last response."""
     chosen = list(schedule)
     while choices := (response := play(reader, slug, chosen, clients=clients)).context["choices"]:
         chosen.append(choices[0][0].name)
@@ -262,7 +262,7 @@ def test_a_sound_rung_explains_why_it_cannot_be_broken(reader: Client) -> None:
 
 @pytest.mark.slow
 def test_a_schedule_ends_at_the_longest_address(reader: Client) -> None:
-    # The dead client holds the lock forever, so the others poll without end.
+    # The dead client keeps the lock forever, so the other clients poll without end.
     schedule, response = play_to_the_end(reader, "setnx", "A", "crash A", clients=4)
     assert len(schedule) == MOST_CHOICES
     assert response.context["trace"].choices

@@ -1,4 +1,4 @@
-"""The game on every playable rung: every link leads to a page."""
+"""The game on every playable rung: each link leads to a page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def links(reader: Client, address: str, page: str) -> list[str]:
-    """Return the links to the game on the page at this address. `page` is the page that links to the address."""
+    """Return the game's links on the page at `address`. `page`, which links to it, is for error messages."""
     response = reader.get(address)
     text = response.content.decode()
     words = " ".join(re.sub(r"<[^>]*>", " ", text).split())
@@ -36,7 +36,8 @@ def links(reader: Client, address: str, page: str) -> list[str]:
 @pytest.mark.parametrize("slug", [slug for slug, entry in LADDER.items() if can_play(entry)])
 def test_every_link_of_the_game_leads_to_a_page(slug: str) -> None:
     reader, rung, start = Client(), f"/lab/rungs/{slug}/", PlaySession(slug, (), LADDER[slug].clients)
-    counts = {replace(start, clients=clients).address for clients in CLIENT_COUNTS}  # The same links on every rung.
+    # Skip links that are the same on every rung.
+    counts = {replace(start, clients=clients).address for clients in CLIENT_COUNTS}
     pages = {rung: links(reader, rung, "/lab/"), start.address: links(reader, start.address, rung)}
     if (stored := witness.load(slug)) is not None:
         last = PlaySession(slug, stored.schedule[:-1], stored.clients).address

@@ -1,4 +1,4 @@
-"""The race: real bursts in a separate shop, one race at a time, and nothing is left behind."""
+"""The race: real bursts in a separate shop, one race at a time, and no process or file is left behind."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ RACE = "/lab/race/"
 UNKNOWN = f"{RACE}00000000-0000-4000-8000-000000000000/"
 CHOICE = {"racers": ["compute-and-overwrite", "guarded-update"], "clients": "20", "stock": "20"}
 NOTHING = [sys.executable, "-c", ""]
-"""The command of a child that ends at once."""
+"""The command of a child process that ends at once."""
 
 
 @pytest.fixture
 def visitor(redis: Redis) -> Iterator[Client]:
-    """A visitor without an account. Waits for the end of the race before the next test."""
+    """A visitor without an account. The fixture ends when no race runs any more."""
     yield Client()
     wait_until_no_race_runs()
 
@@ -51,7 +51,7 @@ def wait_until_no_race_runs() -> None:
 
 
 def processes() -> list[psutil.Process]:
-    """Return every process that runs for a race."""
+    """Return every process that belongs to a race."""
     return processes_in(isolation.folder(child.FOLDER).path)
 
 
@@ -148,7 +148,7 @@ def test_a_race_ends_with_verdicts_and_leaves_the_shop_unchanged(visitor: Client
 
 
 def test_at_its_time_limit_a_race_is_stopped(visitor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Enough racers that the race is still running when the shop has started.
+    # Use so many racers that the race still runs when its shop has started.
     started = visitor.post(RACE, {**CHOICE, "racers": form.STRATEGIES[: form.MOST_RACERS], "stock": "500"})
     wait_for(lambda: len(processes()) > 3, "the race's shop to start")
     end_its_time(monkeypatch)
@@ -246,9 +246,12 @@ def test_a_race_without_signs_of_life_is_over(visitor: Client, monkeypatch: pyte
 def test_a_visitor_who_has_raced_enough_waits(
     redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, proxies: int
 ) -> None:
-    """Behind a proxy, the proxy names the visitor. Without one, a header that the visitor sends changes nothing."""
+    """A visitor who has used up their race time must wait, whatever X-Forwarded-For header they send.
+
+    Behind a proxy, the address that the proxy adds identifies the visitor. Without a proxy, the header is ignored.
+    """
     settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
-    # Enough for the limit of one race. The race takes less than its limit, but more than nothing.
+    # Allow one race's maximum time and a little more. A real race takes some of that, so a second one is refused.
     racers = [Racer(name) for name in CHOICE["racers"]]
     monkeypatch.setattr(quota, "SECONDS_PER_VISITOR", Race("", 1, 1, racers).limit + 0.001)
     monkeypatch.setattr(child, "command", lambda race: NOTHING)

@@ -1,4 +1,4 @@
-"""The race and the comparison in Chromium: start, watch and sort, by keyboard, on a phone and in dark mode."""
+"""The race and the comparison in Chromium: starting, watching and sorting, by keyboard, on a phone and in dark mode."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENDED = Race(
 
 @pytest.fixture
 def one_at_a_time(redis: Any) -> Iterator[None]:
-    """Wait for the end of the race before the next test."""
+    """Wait until the test's race has ended, before the next test starts."""
     yield
     wait_for(lambda: race_lock().acquire(blocking=False), "the race to end", timeout=60).release()
 
@@ -72,7 +72,7 @@ def test_a_race_is_started_by_keyboard_and_watched_to_its_end(open_page: Open) -
     expect(flawed.locator(".verdict")).to_contain_text("sold beyond the stock")
     expect(sound.locator(".verdict")).to_contain_text("conserved")
     expect(sound.locator(".figure").first).to_have_text("30 sold of 30")
-    # The bars end at the stock mark. Only oversold units are drawn beyond it.
+    # The bars end at the mark of the stock. Only oversold units are drawn beyond the mark.
     stock_mark = round(sound.locator(".stock").evaluate("line => line.x1.baseVal.value"))
     assert width(sound, ".sold") == width(flawed, ".sold") == stock_mark
     assert width(flawed, ".over") > 0
@@ -97,7 +97,7 @@ def test_a_heading_sorts_the_comparison_in_both_directions(open_page: Open) -> N
     expect(table.locator("[aria-sort=ascending]")).to_have_text("Crash recovery s ▲")
     table.get_by_role("link", name="Crash recovery").click()
     expect(table.locator("[aria-sort=descending]")).to_contain_text("Crash recovery")
-    # A row without a figure comes last in both directions.
+    # A row without a figure is last in either sort order.
     assert order() == ["redis-py", "redis", "thread"]
     chart = page.locator("#locks figure")
     expect(chart).to_contain_text("Crash recovery")

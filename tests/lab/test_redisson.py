@@ -1,4 +1,4 @@
-"""Redisson's way: the search finds nothing that breaks it, and breaks it without any one of its guards."""
+"""Redisson's lock: the search finds no schedule that breaks it. Without any one of its guards, the search finds one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without_publishing(monkeypatch: Patch) -> None:
 
 
 def without_asking_again(monkeypatch: Patch) -> None:
-    """Subscribe, and do not look whether the lock was released before that."""
+    """Remove a guard: after subscribing, do not check whether the lock has been released in between."""
 
     def acquire(self: RedissonWatchdog, timeout: float | None = None) -> Lease:
         answer = self._ask(owner := self.owner())
@@ -54,7 +54,7 @@ def without_a_retry_at_the_ttl(monkeypatch: Patch) -> None:
 
 
 def without_a_token_per_grant(monkeypatch: Patch) -> None:
-    """Let the inner release end the renewal of the outer grant."""
+    """Remove a guard: let the inner release end the renewal of the outer grant."""
     monkeypatch.setattr(redisson_watchdog, "count", repeat)
 
 
@@ -88,7 +88,10 @@ def test_each_guard_is_needed(
 
 
 def test_a_waiter_looks_only_at_what_has_arrived(sandbox: Sandbox, monkeypatch: Patch) -> None:
-    """It asks at once, after it has subscribed, and at its deadline, however often it looks in between."""
+    """A waiter polls only its subscription.
+
+    It queries the lock three times: first, after subscribing, at its deadline.
+    """
     held = RedissonWatchdog(sandbox.redis, "quiet").acquire()
     assert held is not None
     asked: list[str] = []

@@ -1,4 +1,4 @@
-"""`manage.py lab`: what is out of date is listed, measured again and stored, and an interrupted refresh goes on."""
+"""`manage.py lab` lists outdated results, measures them again and stores them. An interrupted refresh can continue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAWED = ("no-lock", "setnx", "get-compare-del")
 
 @pytest.fixture
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unhashed: None) -> Path:
-    """The stored verdicts, all of them current, and three without a result."""
+    """A copy of the stored verdicts, all up to date, without those of the rungs in `FLAWED`."""
     path = tmp_path / "verdicts.json"
     shutil.copy(witness.VERDICTS, path)
     monkeypatch.setattr(witness, "VERDICTS", path)

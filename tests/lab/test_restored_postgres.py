@@ -1,4 +1,4 @@
-"""Searches of sales in which Redis offers too few units, as after Postgres was restored to an earlier moment."""
+"""Sales in which Redis offers too few units, as after a restore of Postgres: no customer is refused wrongly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.lab.schedule_support import broken_by
 
 
 class CountsTooFew(StrategySeller):
-    """Redis offers all units but one, and nobody knows yet."""
+    """A sale in which Redis offers one unit less than is on hand."""
 
     def open(self) -> tuple[Strategy, Save]:
         opened = super().open()
@@ -32,7 +32,7 @@ class CountsTooFew(StrategySeller):
 
 
 class CountsTooFewQueued(CountsTooFew, QueueSeller):
-    """The same for the strategy that queues."""
+    """A sale through the queue in which Redis offers one unit less than is on hand."""
 
 
 DEMAND = Demand(2, (1, 1, 1))
@@ -46,7 +46,7 @@ SEARCHES = {
 
 
 def searched(slug: str, sandbox: Sandbox) -> Found:
-    """Let two customers buy one unit each. Two are on hand, and Redis offers one of them."""
+    """Search the schedules of two customers who buy one unit each. Two units are on hand, and Redis offers one."""
     build, bounds = SEARCHES[slug]
     return explore(build(LADDER[slug], sandbox, NAMES[:2]), bounds, faults_of(LADDER[slug]), None)
 
@@ -58,18 +58,18 @@ def test_a_unit_that_redis_does_not_count_is_not_sold_out(sandbox: Sandbox, slug
 
 
 def count_again(self: Lua, refused: SoldOut, saved: Saved) -> None:
-    """Compare with a counter that may have been corrected since the refusal."""
+    """Flaw: read the counter again after the refusal, although it may have been corrected since."""
     left = self.counters().left([refused.sku])[refused.sku] or 0
     verify_sold_out(refused.sku, left + self.counters().reserved().get(refused.sku, 0))
 
 
 def none_saved_yet(self: LuaQueue, refused: SoldOut, saved: Saved) -> None:
-    """Count a saved order's units as reserved until its worker has ended the reservation."""
+    """Flaw: count a saved order's units as reserved until its worker has ended the reservation."""
     ORIGINAL(self, refused, none_saved)
 
 
 def ask_redis_first(self: LuaQueue, sku: str, saved: Saved) -> int:
-    """Miss the orders that a worker reads and saves between the two reads."""
+    """Flaw: read Redis first, and miss the orders that a worker saves before the read of Postgres."""
     reserved, being_saved = self.queue().being_saved(sku)
     units_saved = sum(being_saved[order_id] for order_id in saved(being_saved))
     return stock.on_hand(sku) - reserved + units_saved
@@ -87,7 +87,7 @@ FLAWS = {
     "flaw", [pytest.param(flaw, marks=() if slug == "lua" else pytest.mark.slow) for flaw, (slug, *_) in FLAWS.items()]
 )
 def test_it_is_sold_out_without_the_guard(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, flaw: str) -> None:
-    """The negative controls."""
+    """Negative controls: without one of the guards, the search finds a false "sold out"."""
     slug, strategy, method, instead = FLAWS[flaw]
     monkeypatch.setattr(strategy, method, instead)
     assert broken_by(searched(slug, sandbox)) == "no false refusal"

@@ -1,4 +1,4 @@
-"""Stored results: no reader sees a part of a file, no writer undoes another's change, a damaged file counts as none."""
+"""The store of results: readers see whole files, writers keep each other's changes, damaged files are ignored."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, in which every file counts as a comparison."""
+    """An empty folder that replaces the store of verdicts, witnesses, stress runs and comparisons."""
     for name in ("FOLDER", "TRACES", "VERDICTS", "STRESS"):
         monkeypatch.setattr(witness, name, tmp_path / getattr(witness, name).name)
     monkeypatch.setattr(comparisons, "FILE", tmp_path / comparisons.FILE.name)
@@ -47,7 +47,7 @@ def test_two_writers_do_not_undo_each_other(folder: Path) -> None:
 
     def edit(kept: dict[str, Any]) -> dict[str, Any]:
         second.start()
-        # Long enough for the writer to finish if it did not wait.
+        # Wait long enough for a writer without a lock to finish.
         second.join(0.3)
         assert second.is_alive()
         return {**kept, "no-lock": {**LINE, "source": ""}}

@@ -1,4 +1,4 @@
-"""The rungs of both tracks: the claims of each, and the schedules that show them."""
+"""The rungs of both tracks, locks and stock: their claims, and schedules that prove them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ON_SERVERS = [slug for slug in FLAWED if slug not in PLAYED]
 
 
 def test_every_rung_is_on_the_ladder_in_order() -> None:
-    """A flawed rung comes before its fix if the flaw is their only difference."""
+    """Every rung is on the ladder, in the order in which the packages list the rungs."""
     of_locks = [slug for slug, entry in LADDER.items() if entry.track == "locks"]
     assert [slug for slug in of_locks if slug in LOCKS] == list(LOCKS)
     assert [slug for slug in of_locks if slug in SOUND] == list(SOUND)
@@ -115,9 +115,9 @@ def test_a_rung_is_no_strategy_of_the_shop() -> None:
 # Schedules in addition to the stored witnesses, which test_schedules.py and test_fixes.py run
 
 SCHEDULES: list[tuple[str, str, Invariant]] = [
-    # The TTL passes once the work is done: on the fix, that is one step earlier.
+    # The TTL ends after the work; the fix has one step less before that.
     ("ttl-healed-in-one-script", "A*3, late release, A, late release, B*2, A, C*2", "one holder"),
-    # B reads the stock, waits for A's lock, and counts in a snapshot that is older than A's order.
+    # B reads the stock and waits for A's lock. Its snapshot is then older than A's order.
     ("lock-under-the-wrong-isolation", "A*4, B*4", "conserved"),
     ("lock-under-the-wrong-isolation", "A*4, pause A, B*9", "conserved"),
 ]
@@ -141,7 +141,10 @@ def test_a_witness_on_servers_breaks_the_rung_and_not_its_fix(play: Player, slug
 def test_a_watchdog_that_runs_until_the_del_does_not_outlast_a_pause(
     play: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It helps if the release is slow, and not if the process stands still, and the watchdog with it."""
+    """A watchdog that runs until the DEL helps if the release is slow.
+
+    If the process is paused, the watchdog is paused, too.
+    """
 
     @contextmanager
     def hold(self: RenewalAndPlainRelease) -> Iterator[None]:
@@ -176,7 +179,7 @@ FIGURES = {
     "redis-loses-its-last-second": (1, -1, 2),
     "duplicate-click": (2, 0, 2),
 }
-"""Units received, on hand and sold after the witness of each stock rung."""
+"""Units received, on hand and sold after replaying the witness of each stock rung."""
 
 
 @pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in RUNGS if slug in PLAYED))
@@ -190,13 +193,16 @@ def test_the_witness_of_a_stock_rung_ends_in_these_figures(play: Player, slug: s
 # Faults that a flawed rung survives
 
 SHOWN_ELSEWHERE = {"fence-on-write-only", "dead-head", "lock-under-the-wrong-isolation"}
-"""Rungs that a fault breaks only with a third client or one more preemption: see their witnesses and `SCHEDULES`."""
+"""Rungs that a fault breaks only with a third client or one more preemption.
+
+Their witnesses and `SCHEDULES` show it.
+"""
 EXCLUDES_NOBODY = {"no-lock", "merge-without-a-lock", "answer-not-read", "for-update-without-the-row"}
 
 
 @pytest.fixture
 def _enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the stock rungs eight units, so that only a fault can break them."""
+    """Give the stock rungs eight units, so that none sells out and only a fault can break them."""
     for slug in RUNGS:
         seller = OneSegmentSeller if slug == "segmented-keys" else RungSeller
         monkeypatch.setitem(BUILDERS, slug, sale(Demand(8), seller=seller))
@@ -225,7 +231,10 @@ def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("_enough")
 def test_only_a_crash_before_the_order_is_queued_loses_the_unit(play: Player) -> None:
-    """After a later crash, the next buyer writes the queued order once, and then their own."""
+    """Only a crash before the order is queued loses the unit.
+
+    After a later crash, the next buyer saves the queued order.
+    """
     slug = "queue-after-decrement-as-two-calls"
     ends = [play(slug, steps(f"A*{number}, crash A"), faults=["crash"]) for number in range(1, 9)]
     assert [(end.broken, end.ledger["sold"]) for end in ends] == [("conserved", 1), *[(None, 2)] * 7]

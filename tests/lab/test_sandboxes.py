@@ -1,4 +1,4 @@
-"""Sandboxes touch no data of the shop, have one user at a time, and report what is wrong when none can be used."""
+"""Sandboxes touch no shop data, have one user at a time, and report why none can be used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.lab.schedule_support import manage
 from tests.waiting import PATIENCE, wait_for
 
 NUMBER = 4
-"""The first sandbox that these tests use: visitors and commands take those before it."""
+"""Number of the first sandbox for these tests. Visitors and commands use those with lower numbers."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def opened_sandbox() -> Iterator[Sandbox]:
 
 @contextmanager
 def server() -> Iterator[psycopg.Connection[Any]]:
-    """A connection to the database `postgres`, from which other databases are created."""
+    """A connection to the database `postgres`, through which tests create other databases."""
     with databases.server(databases.shops_database(), time.monotonic() + 5) as connection:
         yield connection
 
@@ -153,7 +153,7 @@ def test_the_number_of_processes_is_checked(processes: int) -> None:
 
 @pytest.fixture(params=[NUMBER])
 def foreign(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
-    """The Redis database of a sandbox, with a key that is not the lab's."""
+    """The Redis database of a sandbox, holding a key that does not belong to the lab."""
     client = redis.Redis.from_url(redis_url_of(request.param, django_settings.REDIS_LOCATION))
     client.flushdb()
     client.set("session", "foreign")
@@ -171,7 +171,10 @@ def test_foreign_keys_in_redis_are_kept(foreign: redis.Redis) -> None:
 
 
 def test_the_keys_of_another_shops_lab_are_kept(foreign: redis.Redis) -> None:
-    """Each shop has its own Postgres, so only the mark in Redis says which lab uses the database."""
+    """The keys of another shop's lab are kept.
+
+    Each shop has its own Postgres, so only the mark in Redis names the owner.
+    """
     foreign.set(MARK, "Last Unit empties this: shop_lab_0 of Postgres 1")
     with pytest.raises(NotOurs, match="holds 2 keys"):
         open_sandbox(NUMBER)
@@ -203,7 +206,7 @@ def test_keys_that_a_crash_of_the_lab_leaves_are_emptied() -> None:
     assert replay("setnx", ["A", "crash A"], sandbox).steps
     left = redis.Redis.from_url(sandbox.redis_url)
     assert left.dbsize() > 1
-    end_backend(sandbox.observer)  # as when the process dies: nothing is released
+    end_backend(sandbox.observer)  # as when the process dies without releasing anything
     sandbox.close()
     assert left.dbsize() > 1
     another = open_sandbox(NUMBER)
@@ -229,7 +232,7 @@ def test_with_foreign_data_a_page_says_so_and_a_command_takes_another_sandbox(
     answer = client.get("/lab/rungs/no-lock/play/", {"schedule": "A"})
     assert answer.status_code == 503
     assert "Retry-After" not in answer.headers
-    settings.LAB_SANDBOXES = 0  # The command begins with the same sandbox.
+    settings.LAB_SANDBOXES = 0  # The command tries the same sandbox first.
     with for_a_command():
         assert opened == [0, 0, 1]
     assert foreign.get("session") == b"foreign"
@@ -237,7 +240,7 @@ def test_with_foreign_data_a_page_says_so_and_a_command_takes_another_sandbox(
 
 @pytest.fixture
 def other_database() -> Iterator[Callable[..., None]]:
-    """Creates a Postgres database under the name that sandbox `NUMBER` has for its own."""
+    """Create a foreign Postgres database under the name that sandbox `NUMBER` would use."""
     name = f"{databases.shops_database()['NAME']}_lab_{NUMBER}"
     drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
     with server() as admin:
@@ -269,7 +272,7 @@ def in_sandbox(statement: str) -> list[Any]:
     "statement",
     [
         "CREATE TABLE wages AS SELECT 1 AS paid",
-        "SELECT 1",  # an empty database is foreign too, unless its comment says that it is the lab's
+        "SELECT 1",  # an empty database is foreign too, if its comment does not name the lab
     ],
 )
 def test_a_foreign_postgres_database_is_kept(other_database: Callable[..., None], comment: str, statement: str) -> None:
@@ -311,20 +314,20 @@ def test_an_unfinished_database_is_dropped_and_no_other(other_database: Callable
 
 @contextmanager
 def another_process(number: int) -> Iterator[None]:
-    """A second connection that uses a sandbox: to Postgres it looks like another process."""
+    """Use a sandbox through a second connection, which Postgres cannot tell from another process."""
     open_sandbox(number).close()
     settings = databases.postgres_database(number, time.monotonic() + 5)
     there = make_conninfo("", **address(settings) | {"application_name": "another process"})
     with psycopg.connect(there, autocommit=True) as connection:
         assert connection.execute("SELECT pg_try_advisory_lock(%s, %s)", IN_USE).fetchone() == (True,)
         yield
-        # The server would unlock it only when it notices that the connection has gone: too late for the next test.
+        # Unlock explicitly: the server notices a closed connection too late for the next test.
         connection.execute("SELECT pg_advisory_unlock_all()")
 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the sandboxes that are opened from now on; none is open yet."""
+    """The numbers of the sandboxes that are opened from now on. All idle sandboxes are forgotten first."""
     numbers: list[int] = []
     original = pool._open
 
@@ -417,7 +420,7 @@ def test_a_lost_sandbox_is_not_used_again(settings: Any) -> None:
     assert lost[0] not in pool._idle.values()
     with borrowed() as another:
         assert another is not lost[0]
-    end_backend(another.observer)  # the connection is lost while the sandbox is idle
+    end_backend(another.observer)  # lose the connection of an idle sandbox
     with borrowed() as opened_again:
         assert opened_again.observer.execute("SELECT 1").fetchone() == (1,)
 
@@ -426,7 +429,7 @@ def test_a_lost_sandbox_is_not_used_again(settings: Any) -> None:
 
 
 def change_settings(monkeypatch: pytest.MonkeyPatch, **changed: Any) -> None:
-    """Change the shop's settings of its database, as another DATABASE_URL would."""
+    """Change the shop's database settings, as another DATABASE_URL would."""
     shop = connections.databases[DEFAULT_DB_ALIAS]
     monkeypatch.setitem(connections.databases, DEFAULT_DB_ALIAS, {**shop, **changed})
     monkeypatch.setattr(pool, "_idle", {})
@@ -520,7 +523,7 @@ def test_a_visitors_schedule_does_not_write_to_the_shops_log(
 
 
 def test_a_connection_that_is_being_closed_has_no_backend(django_db_setup: None) -> None:
-    """The thread of a crashed actor still runs, and may be closing its connection."""
+    """A connection that is being closed has no backend process. A crashed actor's thread may still be closing it."""
     connection = psycopg.connect(**address(connections[DEFAULT_DB_ALIAS].settings_dict))
     held: Any = SimpleNamespace(database=SimpleNamespace(connection=connection))
     actor: Any = SimpleNamespace(session=None)
@@ -532,7 +535,7 @@ def test_a_connection_that_is_being_closed_has_no_backend(django_db_setup: None)
 def test_a_terminated_backend_is_gone_before_the_next_schedule(
     opened_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the next schedule, the actor's thread has closed its connection and no longer knows its backend."""
+    """A terminated backend is gone before the next schedule, although the actor's thread may no longer know its id."""
     actor: Any = SimpleNamespace(name="dies", session=None)
 
     def wait_for_a_lock() -> None:

@@ -1,4 +1,4 @@
-"""The scheduler, the search and the witnesses, on every rung that runs in a plain sandbox."""
+"""The scheduler, the search, and the witnesses (the schedules that break rungs), on rungs in a plain sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.lab.schedule_support import broken_by, searched, slow_but_for_each_ki
 
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed" and can_play(entry)]
 QUICK = ["renewal", "re-entrant", "fence", "lock-table-for-update", "redis-lock", "guarded-update", "lua"]
-"""Sound rungs that are searched within seconds; `manage.py ladder --verify` searches all of them."""
+"""Sound rungs whose search takes seconds. `manage.py ladder --verify` searches all of them."""
 
 
 def test_every_rung_has_an_experiment() -> None:

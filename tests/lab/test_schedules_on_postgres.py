@@ -1,4 +1,4 @@
-"""The rungs whose lock is in Postgres: no schedule breaks the sound ones, and flaws put into them are found."""
+"""Rungs whose lock is in Postgres: no schedule breaks the sound ones, and the search finds planted flaws."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_flaw_in_a_sound_rung_is_found(sandbox: Sandbox, monkeypatch: pytest.M
     assert part in before
     after = before.replace(part, by)
     if broken == "one holder":
-        # Let the conflict alone decide: otherwise the grant is read before the row is won.
+        # Disable the check for an unexpired grant, so that only the conflict of the INSERT decides.
         after = after.replace("AND expires > clock_timestamp())", "AND expires > 'infinity')")
     monkeypatch.setattr(module, statement, after)
     entry = LADDER[name if name in LADDER else "lock-table-insert"]
@@ -68,7 +68,10 @@ def test_a_flaw_in_a_sound_rung_is_found(sandbox: Sandbox, monkeypatch: pytest.M
 
 
 def test_a_release_without_the_owner_check_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This needs three clients: a late release of the first frees the lock of the second, and the third gets it."""
+    """A search with three clients finds a release without the owner check.
+
+    A late release of the first client frees the lock of the second, and the third gets the lock.
+    """
     before = insert.DELETE
     monkeypatch.setattr(insert, "DELETE", before.replace("owner = $2", "$2::text IS NOT NULL"))
     assert before != insert.DELETE
@@ -86,7 +89,10 @@ def test_a_lease_that_is_not_renewed_is_found(sandbox: Sandbox, monkeypatch: pyt
 
 
 def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
-    """B asks, joins the queue, listens from its fourth step on, and asks again."""
+    """The release wakes a waiter.
+
+    B queries the lock, joins the queue, listens from its fourth step on, and queries again.
+    """
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 2)
     assert not [step for step in run.steps if step.forced]
@@ -95,7 +101,7 @@ def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
 def test_a_waiter_takes_over_from_a_crashed_holder_after_the_ttl(sandbox: Sandbox) -> None:
     run = replay("lock-table-insert", ["A", "crash A"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 1)
-    # Time passes twice: until shortly before the expiry, for polling waiters, then beyond it.
+    # Time passes twice: until shortly before the expiry, where waiters poll, then beyond the expiry.
     assert [step.choice for step in run.steps if step.forced] == ["time", "time"]
 
 
@@ -169,7 +175,7 @@ INSERT INTO busy VALUES (1);
 
 @pytest.fixture
 def busy(sandbox: Sandbox) -> Iterator[psycopg.Connection[Any]]:
-    """A connection, and a table that autovacuum has locked until a client waits for it."""
+    """A connection, and a table that autovacuum keeps locked until a client waits for the table."""
     with psycopg.connect(sandbox.conninfo, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET autovacuum_naptime = 1")
         connection.execute("SELECT pg_reload_conf()")
@@ -181,7 +187,7 @@ def busy(sandbox: Sandbox) -> Iterator[psycopg.Connection[Any]]:
         finally:
             connection.execute("ALTER SYSTEM RESET autovacuum_naptime")
             connection.execute("SELECT pg_reload_conf()")
-            connection.execute("DROP TABLE busy")  # Autovacuum gives way after deadlock_timeout.
+            connection.execute("DROP TABLE busy")  # cancels autovacuum after deadlock_timeout
             connection.execute("DROP FUNCTION stays")
 
 
@@ -192,7 +198,7 @@ def test_a_wait_for_autovacuum_does_not_count_as_blocked(sandbox: Sandbox, busy:
         ("SELECT pg_advisory_lock(1)", True),
     ):
         with closing(psycopg.connect(sandbox.conninfo, autocommit=True)) as client:
-            client.execute("SET deadlock_timeout = '600s'")  # Autovacuum would give way to the client after that.
+            client.execute("SET deadlock_timeout = '600s'")  # keeps autovacuum from being cancelled
             actor = Actor("A", str, SimpleQueue(), sandbox.clock, SteppedWatchdog())
             actor.session = SimpleNamespace(pid=client.info.backend_pid)
             client.pgconn.send_query(statement.encode())

@@ -1,4 +1,4 @@
-"""The rungs that need servers of their own: a random sample of schedules breaks the flawed ones, and no sound one."""
+"""Rungs that need their own servers: a random sample of schedules breaks each flawed one, and no sound one."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ FLAWED = (
 QUORUMS = ("zookeeper-quorum", "etcd-quorum")
 SOUND = ("redlock", "zookeeper", "kazoo-recipe", "etcd", *QUORUMS)
 ENOUGH = 300
-"""Number of schedules of which one breaks a flawed rung."""
+"""Number of random schedules within which a flawed rung breaks."""
 SIZE = 50
-"""Number of schedules that are tried on a sound rung; none may break it."""
+"""Number of random schedules tried on a sound rung; none may break it."""
 
 
 @pytest.fixture(autouse=True)
 def installed(request: pytest.FixtureRequest) -> None:
-    """Skip what this machine has no server for. In CI a missing server is a failure."""
+    """Skip rungs whose servers are not installed. In CI, these tests fail instead."""
     slug = request.node.callspec.params.get("slug") if hasattr(request.node, "callspec") else None
     needs_zookeeper = slug in (
         "woken-means-mine",
@@ -111,7 +111,7 @@ def test_a_crashed_client_keeps_no_other_out(sandbox: Sandbox, slug: str, steps:
 
 
 class _AlwaysFirst(list[str]):
-    """A queue in which each client believes that it is the first."""
+    """A queue in which each client believes it is the first."""
 
     def __contains__(self, node: object) -> bool:
         return True
@@ -151,7 +151,10 @@ def test_a_random_witness_is_shortened(sandbox: Sandbox, slug: str) -> None:
 
 @pytest.mark.parametrize("slug", ["one-primary-with-replicas", *QUORUMS])
 def test_the_failover_that_makes_a_second_holder_does_not_in_a_quorum(sandbox: Sandbox, slug: str) -> None:
-    """A holds the lock. The server that granted it is lost, and one of those left has not heard of the grant."""
+    """A quorum survives the failover that gives a single server's lock to a second holder.
+
+    The server that granted A's lock is lost. One of the remaining servers has not heard of the grant.
+    """
     schedule = ["A"]
     while "A" not in (run := replay(slug, schedule, sandbox)).steps[-1].holders:
         schedule.append("A")
@@ -177,7 +180,7 @@ def test_redlock_on_durable_nodes_survives_a_restart(sandbox: Sandbox) -> None:
 
 
 def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt to reach a node outlasts the vote; the next step makes the node reachable."""
+    """What a step starts also ends in it, even if a failed connect takes longer than the vote."""
     original = nodes.open_connection
 
     def slowly(*arguments: Any) -> Any:
@@ -195,7 +198,7 @@ def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.Mon
 
 # A Redis that restarts
 
-"""A has taken the last unit from the counter in Redis, which has lost that."""
+"""Case of these tests: A has taken the last unit from the counter in Redis, and a restart of Redis loses that."""
 
 
 @pytest.fixture
@@ -219,7 +222,7 @@ def test_a_restarted_redis_has_its_snapshot(restarting: RestartingSandbox) -> No
 def test_a_restart_that_loses_nothing_breaks_nothing(
     restarting: RestartingSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control of the next test."""
+    """Negative control of restoring a snapshot: a restart that loses no data breaks nothing."""
     lose = RestartingSandbox.restart
     monkeypatch.setattr(RestartingSandbox, "restart", lambda self: (self.save_snapshot(), lose(self)))
     run = replay("redis-loses-its-last-second", ["A", "restart"], restarting, to_the_end=True)
@@ -231,7 +234,10 @@ def test_a_restart_that_loses_nothing_breaks_nothing(
 def test_restoring_the_snapshot_has_the_outcome_of_a_restart(
     sandbox: Sandbox, restarting: RestartingSandbox, slug: str, broken: str | None
 ) -> None:
-    """One difference is allowed: a real restart drops the connection of the next client, which then asks again."""
+    """Restoring the snapshot has the same outcome as a real restart.
+
+    One difference is allowed: a real restart drops the next client's connection, and the client tries again.
+    """
     for steps in range(6):
         schedule = ["A"] * steps + ["restart"]
         runs = [replay(slug, schedule, where, to_the_end=True) for where in (sandbox, restarting)]
@@ -277,7 +283,7 @@ def test_a_missing_server_is_named(sandbox: Sandbox, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def without_servers(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]:
-    """The sandbox before any rung has started servers in it."""
+    """The sandbox, as it is before any rung has started servers in it."""
     resources: dict[str, Resource] = {}
     monkeypatch.setattr(sandbox, "_resources", resources)
     yield sandbox

@@ -1,4 +1,4 @@
-"""The search finds flaws that are put into sound rungs, prunes nothing that matters, and reports how far it went."""
+"""The search finds planted flaws, prunes only equivalent schedules, and reports how far it went."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ end"""
 def test_a_renewal_after_the_release_is_found(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, faults: tuple[Fault, ...], broken: Invariant | None
 ) -> None:
-    """Only the fault `tick` finds it: the holder goes on while the renewal is on the way."""
+    """Only the fault `tick` reveals a renewal after the release: the holder goes on during the renewal."""
     check = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
     mutate_script("extend", check, RENEWS_FOR_ANYBODY, sandbox, monkeypatch)
     found = explore(new_experiment(LADDER["renewal"], sandbox), Bounds(preemptions=2, faults=1), faults, None)
@@ -56,14 +56,14 @@ def test_a_renewal_after_the_release_is_found(
 
 
 OFFERED_BEFORE = " and redis.call('EXISTS', KEYS[4]) == 0"
-"""The part of acquire.lua that makes no second offer to waiters that have not taken the first."""
+"""The part of acquire.lua that prevents a second offer to a waiter that ignored the first."""
 
 
 @pytest.mark.parametrize(("known", "broken"), [(True, None), (False, "progress")])
 def test_a_lock_that_is_offered_to_the_dead_again_and_again_is_found(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, known: bool, broken: Invariant | None
 ) -> None:
-    """Only `crash` finds it: the waiter dies in its sleep, and the holder releases the lock afterwards."""
+    """Only the fault `crash` reveals endless offers to a dead waiter. It dies asleep before the holder's release."""
     if not known:
         mutate_script("acquire", OFFERED_BEFORE, "", sandbox, monkeypatch)
     found = explore(new_experiment(LADDER["fair"], sandbox), Bounds(preemptions=2, faults=1), ("crash",), None)
@@ -83,7 +83,7 @@ def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monke
 
 
 class OwnLocks(RedisLockWorkload):
-    """Each client has a lock of its own, and says in the end whether it still holds it."""
+    """Each client has its own lock, and reports in the end whether it still holds it."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         lease = RedisLock(client, name, ttl=TTL, clock=self.sandbox.clock).acquire()
@@ -158,7 +158,10 @@ def test_a_deep_search_that_breaks_a_rung_says_so(sandbox: Sandbox, monkeypatch:
 
 
 def test_a_random_sample_follows_where_the_search_reaches_its_limit(sandbox: Sandbox) -> None:
-    """The first 20 schedules in order do not break this rung; a few hundred random ones do."""
+    """After the search reaches its limit, a random sample follows.
+
+    The first 20 schedules in order do not break this rung, but a few hundred random ones do.
+    """
     entry = LADDER["set-nx-ex"]
     found = find(entry, sandbox, Bounds(preemptions=2, faults=1, schedules=20), lambda done: None, 3)
     assert found.run is None
@@ -169,7 +172,7 @@ def test_a_random_sample_follows_where_the_search_reaches_its_limit(sandbox: San
 
 
 def outcomes(slug: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> tuple[set[str], int]:
-    """Return every outcome that the schedules of a rung have, and how many schedules were run."""
+    """Return all outcomes of a rung's schedules, and the number of schedules that were run."""
     experiment = new_experiment(LADDER[slug], sandbox)
     seen: set[str] = set()
     original = experiment.verdict
@@ -179,7 +182,7 @@ def outcomes(slug: str, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> tu
         return original(answers)
 
     monkeypatch.setattr(experiment, "verdict", verdict)
-    # None of these rungs breaks `once`, so that all schedules are run.
+    # Search for a break of `once`, which none of these rungs has. The search therefore runs all schedules.
     found = explore(experiment, Bounds(preemptions=2, faults=1), faults_of(LADDER[slug]), "once")
     assert found.exhausted
     return seen, found.schedules
@@ -195,7 +198,7 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
     everything, many = outcomes(slug, sandbox, monkeypatch)
     assert pruned == everything
     assert len(everything) > 1
-    # On two of the rungs no step commutes with another, so there is nothing to prune.
+    # On two rungs no two steps commute, so nothing can be pruned.
     assert few == many if slug in ("no-lock", "subtract-in-sql") else few < many
 
 
@@ -203,7 +206,7 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
 
 
 def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client stands for the others before its first step. It does not stand for the worker."""
+    """The worker may start before the clients. The search lets only client A start first, because clients are alike."""
     first = set()
     play = Scheduler.play
 
@@ -218,7 +221,7 @@ def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: py
 
 
 def test_clients_that_wait_for_each_other_are_ended(sandbox: Sandbox) -> None:
-    """A client that waits for a killed one must not take its lock and keep it."""
+    """When clients that wait for each other are ended, none of them takes a killed client's lock and keeps it."""
     for _ in range(10):
         began = time.monotonic()
         assert replay("file-lock", [], sandbox, clients=3).broken is None

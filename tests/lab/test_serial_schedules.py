@@ -1,4 +1,4 @@
-"""One client after the other, without faults: only rungs whose flaw needs no second client at work are broken."""
+"""One client runs after the other, without faults. Only rungs whose flaw needs no concurrency break."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BROKEN_ALONE = {
     "decr-and-look-at-the-sign",
     "duplicate-click",
 }
-"""Rungs that treat the second client wrongly even if the first one is done."""
+"""Rungs that treat the second client wrongly even after the first one is done."""
 
 
 @pytest.mark.parametrize("slug", PLAYABLE)

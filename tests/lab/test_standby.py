@@ -1,4 +1,4 @@
-"""The two rungs on a Postgres with a standby, and the steps of a failover between them."""
+"""Two rungs on a Postgres with a standby, one asynchronous and one synchronous, and the steps of a failover."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOLD_ONCE = {**SOLD_TWICE, "told yes": 1}
 
 
 def committed(slug: str, sandbox: Sandbox) -> list[str]:
-    """Return the schedule in which A has sent COMMIT."""
+    """Return the schedule in which A runs alone until it has sent COMMIT."""
     schedule: list[str] = []
     while not schedule or replay(slug, schedule, sandbox).steps[-1].does != "COMMIT":
         schedule.append("A")
@@ -37,7 +37,7 @@ def test_a_failover_after_the_commit_sells_the_unit_twice(sandbox: Sandbox) -> N
 
 
 def test_nothing_is_lost_once_the_standby_has_received_it(sandbox: Sandbox) -> None:
-    """The negative control: the flaw is the delay, and not the failover."""
+    """Negative control: after the standby has received the commit, a failover loses nothing."""
     run = replay(ASYNC, [*committed(ASYNC, sandbox), "S", "failover"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger) == (None, SOLD_ONCE)
 

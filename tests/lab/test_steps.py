@@ -1,4 +1,4 @@
-"""The names that a step touches. The search relies on them when it leaves out schedules."""
+"""The names that a step reads and writes. The search uses them to skip equivalent schedules."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from lab.sandbox.steps import QUIET, READS, of_commands, of_statement, scripts
 from lab.workloads.zookeeper import QUEUE, of_request
 
 HARMLESS = QUIET | {"WATCH"}
-"""Commands that change nothing, although the server does not flag them as read-only."""
+"""Commands that change nothing, although the server does not mark them read-only."""
 
 
 def test_the_server_agrees_which_commands_only_read(sandbox: Sandbox) -> None:
-    """If one of them changed something, the search would leave out schedules that it must try."""
+    """The server agrees which commands only read. If one of them wrote, the search would skip schedules it must try."""
     for name in sorted((READS | QUIET) - HARMLESS):
         [(_, _, flags, *_)] = sandbox.redis.execute_command("COMMAND INFO", name)
         assert b"readonly" in flags, name
@@ -94,7 +94,7 @@ def test_a_statement_that_changes_or_locks_something_commutes_with_no_other() ->
 
 
 def test_a_step_of_zookeeper_says_what_it_does_to_the_queue() -> None:
-    """A client joins the queue by `create2`, which was once shown as a look."""
+    """A step of ZooKeeper names its effect on the queue: `create2` joins it and `getChildren` reads it."""
     joins = of_request(Create2("/queue/lock-", b"", [], 3))
     assert (joins.does, joins.writes, joins.reads) == ("create2: joins the queue", {QUEUE}, frozenset())
     looks = of_request(GetChildren("/queue", None))

@@ -1,4 +1,4 @@
-"""The stress runs: chance alone breaks flawed rungs, and no sound one; time passes for all clients at once."""
+"""Stress runs: chance alone breaks flawed rungs and no sound one, and time passes for all clients at once."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = ["installed"]
 pytestmark = pytest.mark.slow
 
 ENOUGH = 1500
-"""Enough attempts to break a rung that chance breaks once in a hundred attempts."""
+"""Number of attempts that is enough for a rung that breaks by chance once in a hundred attempts."""
 
 
 def attempts(slug: str, sandbox: Sandbox, number: int, steps: int = 1, **changed: Any) -> Any:
-    """Yield this many attempts of a rung, with the given attributes. Each is played before the next."""
+    """Create this many attempts of a rung with the given attributes. Play each, and yield it with its violation."""
     with running_clock(sandbox):
         for seed in range(number):
             attempt = Attempt(new_experiment(LADDER[slug], sandbox), f"{slug} {seed}", steps)
@@ -62,7 +62,7 @@ def test_chance_breaks_no_sound_rung(sandbox: Sandbox, slug: str) -> None:
 
 @pytest.mark.parametrize("slug", FLAWED)
 def test_chance_breaks_a_flawed_rung_on_servers_of_its_own(sandbox: Sandbox, slug: str) -> None:
-    # Use the longest pauses: shorter ones break these rungs too, but rarely.
+    # Shorter pauses break these rungs too rarely.
     found = (violation for _, violation in attempts(slug, sandbox, ENOUGH, pause=PAUSES[-1]) if violation)
     assert next(found)[0] == LADDER[slug].breaks
 
@@ -93,7 +93,7 @@ def test_the_checker_decides(sandbox: Sandbox, slug: str, monkeypatch: pytest.Mo
 
 
 def test_a_fault_happens_in_most_attempts(sandbox: Sandbox) -> None:
-    """The fault is offered only while the lock is held, so it does not happen in each attempt."""
+    """A fault happens in most attempts. It is possible only while the lock is held, so some attempts have none."""
     played = list(attempts("renewal", sandbox, 30, steps=8))
     assert all(violation is None for _, violation in played)
     assert sum(attempt.happened for attempt, _ in played) > 15
@@ -108,7 +108,7 @@ def test_a_crashed_client_leaves_a_lock_that_expires(sandbox: Sandbox) -> None:
 
 
 def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The waiting client takes no steps itself."""
+    """A waiting client may crash at a step of another client, because it takes no steps itself."""
     seen, original = set(), Attempt._crash
 
     def crash(attempt: Attempt, client: Client) -> None:
@@ -127,7 +127,7 @@ def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, mon
 
 
 class Sleepers(RedisLockWorkload):
-    """Clients that sleep a few times before they enter: longer than a run may be stuck, but in fewer looks."""
+    """Clients that sleep longer than a stuck run may last, but look less often than a stuck client."""
 
     def work(self, name: str, client: Any, lock: Any) -> str:
         for _ in range(LOOKS - 1):
@@ -155,7 +155,10 @@ def test_looking_for_a_notification_is_no_step(sandbox: Sandbox, monkeypatch: py
 
 
 def test_only_one_thread_closes_the_gate() -> None:
-    """The second thread does not wait for the first, which may be waiting for the second."""
+    """Only one of two threads closes the gate.
+
+    The second does not wait for the first: each might wait for the other.
+    """
     gate = Gate(0)
     with gate.closed(wait=True) as first, gate.closed(wait=True) as second:
         assert (first, second) == (True, False)
@@ -183,7 +186,7 @@ def test_the_clock_runs_and_can_be_set_forward(sandbox: Sandbox) -> None:
 def test_a_flawed_rung_is_tried_until_it_breaks(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, breaks_at: int, broken: int, tries: int
 ) -> None:
-    """It is tried up to `MANY` times."""
+    """A flawed rung is tried until it breaks, at most `MANY` times."""
     monkeypatch.setattr(stress, "tries_of", lambda entry, seconds: 25)
     monkeypatch.setattr(stress, "MANY", 30)
     played = []

@@ -1,4 +1,4 @@
-"""The lab in simplified Chinese: every text is translated, and the compiled file matches the written one."""
+"""The lab in simplified Chinese: every text is translated, and the .mo file matches the .po file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.translation import Texts, assert_compiled, assert_complete, texts_of
 LAB = ROOT / "lab"
 FOLDER = LAB / "locale" / "zh_Hans" / "LC_MESSAGES"
 EXPLAINING = ("explorer/scheduler", "explorer/history", "checkers/counter", "checkers/stock")
-"""The modules that say how a rung was broken."""
+"""The modules with the sentences that explain how a rung was broken."""
 
 
 def test_every_text_is_translated_and_nothing_else() -> None:
@@ -30,7 +30,7 @@ def test_the_compiled_file_matches_the_written_one() -> None:
 
 
 def explanations() -> list[str]:
-    """Return a sentence of each kind that tells how a rung was broken, with a 7 for each value."""
+    """Return each sentence that explains how a rung was broken, with a 7 for each value."""
     found = set()
     for module in EXPLAINING:
         tree = ast.parse((ROOT / "lab" / f"{module}.py").read_text(encoding="utf-8"))
@@ -67,7 +67,8 @@ def test_names_are_joined_in_chinese_and_commands_stay(text: str, chinese: str) 
 def needed() -> set[Texts]:
     """Return every text of the lab's pages, alone or as a pair of singular and plural."""
     of_rungs = {text for entry in LADDER.values() for text in (entry.title, entry.flaw) if text}
-    of_locks = {text for row in ROWS for text in (row.needs, row.when)}  # Most are in lab/site/choice/lock_entries.py.
+    # Most of these texts are in lab/site/choice/lock_entries.py.
+    of_locks = {text for row in ROWS for text in (row.needs, row.when)}
     terms = {*get_args(Fault), *get_args(Invariant), *FAULT_TEXTS.values()}
     modules = (file for folder in ("site", "templatetags") for file in (LAB / folder).rglob("*.py"))
     of_pages = texts_of(modules, (LAB / "templates").rglob("*.html"))
