@@ -1,4 +1,4 @@
-"""Code that the tests run in other processes. The last argument is a pipe to the test."""
+"""Functions that tests run in other processes. The last argument is a pipe to the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import wait_for
 
 
 def pickled(value: Any) -> bytes:
-    """Return the object that another process wrote to standard input."""
+    """Pickle an object, for the standard input of another process."""
     return pickle.dumps(value)
 
 
@@ -43,13 +43,13 @@ def hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None
 
 
 def wait_and_hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Like `hold`, but report before the wait."""
+    """Like `hold`, but also report just before waiting for the lock."""
     pipe.send("waiting")
     hold(recipe, name, options, pipe)
 
 
 def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Wait for the lock, and exit as soon as it is handed over."""
+    """Wait for the lock, and exit the process as soon as it is granted."""
     sleep = waiting.Waiter.wait
 
     def wait(self: waiting.Waiter, seconds: float, left: float) -> str | None:
@@ -62,7 +62,7 @@ def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pip
 
 
 def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Acquire the lock, sleep until the pause is over, and report what the lease says."""
+    """Acquire the lock, wait for the test's message, and report what the lease says then."""
     lost: list[int | None] = []
     lease = acquired(recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options))
     pipe.send(lease.fence)
@@ -80,7 +80,7 @@ def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe
 def write_with_its_fence(
     recipe: Recipe, name: str, options: dict[str, Any], conninfo: str, statement: str, pipe: Pipe
 ) -> None:
-    """Like `write_after_a_pause`, and take a unit of sku `a` in Postgres whatever the lease says."""
+    """Like `write_after_a_pause`, but take a unit of sku `a` in Postgres even if the lease is lost."""
     lost: list[int | None] = []
     lease = acquired(recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options))
     pipe.send(lease.fence)

@@ -1,7 +1,7 @@
 """The conformance suite of the locks: one test per property.
 
 The tests of a lock subclass `LockConformance` and the class of each capability that the lock declares, and no other
-class. A flawed lock lists the tests that it must fail in `FAILS`; passing one of them fails the run.
+class. A flawed lock lists in `FAILS` the tests that it must fail; if it passes one of them, the run fails.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ from tests.locking.support import (
 from tests.waiting import PATIENCE, wait_for
 
 SHORT = 0.5
-"""Seconds: a TTL that a test waits out."""
+"""Seconds: a TTL that a test waits for to end."""
 
 RENEWED = 2.0
-"""Seconds: a TTL that is extended in time during a test, even if the machine stalls for a second."""
+"""Seconds: a TTL that a test renews in time, even if the machine stalls for a second."""
 
 LONG = 60.0
-"""Seconds: a TTL that is longer than any test."""
+"""Seconds: a TTL longer than any test."""
 
 BUSY = 1.0
-"""Seconds that a busy machine may need beyond a bound: to wake a thread, to open a connection."""
+"""Extra seconds that a busy machine may need, for example to wake a thread or open a connection."""
 
 CONTENDERS = pytest.mark.parametrize(("contenders", "times"), [(10, 10), pytest.param(200, 1, marks=pytest.mark.slow)])
 """Numbers of threads, and how often each one takes the lock."""
 
 WITHOUT_THE_LOCK = ("test_without_the_lock_processes_lose_updates", "test_without_the_lock_threads_lose_updates")
-"""Controls that depend on the cell alone, so that one lock with each kind of cell is enough in the fast suite."""
+"""Negative controls that do not use the lock. In the fast suite, one lock with each kind of cell runs them."""
 
 
 Tests = TypeVar("Tests", bound="type[LockConformance]")
 
 
 def without(*names: str) -> Callable[[Tests], Tests]:
-    """Remove tests from a subclass of the suite."""
+    """Return a decorator that removes tests from a subclass of the suite."""
 
     def leave_out(tests: Tests) -> Tests:
         for name in names:
@@ -81,7 +81,7 @@ def without(*names: str) -> Callable[[Tests], Tests]:
 
 
 def only(*names: str) -> Callable[[Tests], Tests]:
-    """Remove all other tests from a subclass of the suite."""
+    """Return a decorator that keeps only these tests of a subclass of the suite."""
 
     def leave_out(tests: Tests) -> Tests:
         assert all(callable(getattr(tests, name)) for name in names)
@@ -91,7 +91,7 @@ def only(*names: str) -> Callable[[Tests], Tests]:
 
 
 def slow(*names: str) -> Callable[[Tests], Tests]:
-    """Mark tests of a subclass as slow: another lock of its kind runs them in the fast suite."""
+    """Return a decorator that marks tests of a subclass as slow. A similar lock runs them in the fast suite."""
 
     def mark(tests: Tests) -> Tests:
         for name in names:
@@ -102,7 +102,7 @@ def slow(*names: str) -> Callable[[Tests], Tests]:
 
 
 def _copy(test: Callable[..., object]) -> Callable[..., object]:
-    """Return a function of its own, since a mark is stored in the function, which subclasses share."""
+    """Copy a test function. Marks are stored in the function, which subclasses would share."""
 
     @wraps(test)
     def run(*args: Any, **fixtures: Any) -> object:
@@ -112,7 +112,7 @@ def _copy(test: Callable[..., object]) -> Callable[..., object]:
 
 
 def fails(*names: str) -> Callable[[Tests], Tests]:
-    """Run only these tests of the suite, and require that they fail."""
+    """Return a decorator that runs only these tests of the suite, and requires that they fail."""
 
     def must_fail(tests: Tests) -> Tests:
         tests.FAILS = frozenset(names)
@@ -140,15 +140,15 @@ class LockConformance(ABC):
 
     @abstractmethod
     def waiters(self, lock: Lock) -> int:
-        """Return the number of sleeping waiters of the lock."""
+        """Return how many waiters of the lock are asleep."""
 
     def is_asleep(self, thread: int) -> bool:
-        """Return whether a waiting thread is at a point where its client can handle an interrupt."""
+        """Return whether the client of a waiting thread can handle an interrupt at this moment."""
         return True
 
     @abstractmethod
     def traces(self, lock: Lock) -> dict[str, int]:
-        """Count what the lock has left on its server and in this process, by kind: keys, connections, …"""
+        """Count, by kind, what the lock has left behind on its server and in this process: keys, connections, …"""
 
     @pytest.fixture(autouse=True)
     def _impatient(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
@@ -166,7 +166,7 @@ class LockConformance(ABC):
 
     @contextmanager
     def clients(self, recipe: Recipe, count: int) -> Iterator[Sequence[Recipe]]:
-        """Yield `count` recipes of the same lock, each with its own client object if the lock has one."""
+        """Yield `count` recipes of the same lock. Each has its own client object if the lock uses one."""
         yield [recipe] * count
 
     @pytest.fixture
@@ -187,7 +187,7 @@ class LockConformance(ABC):
         assert {name for name in CONFORMANCE if getattr(declared, name)} == {
             name for name, tests in CONFORMANCE.items() if isinstance(self, tests)
         }
-        # The tests of `across_machines` need servers that can be cut off, which the lab's recipes do not have.
+        # Tests of `across_machines` need servers whose connections can be cut. The lab's recipes have none.
         remote = declared.across_machines and hasattr(recipe, "servers")
         assert remote is isinstance(self, AcrossMachinesConformance)
         scripted = getattr(recipe, "RELEASE", b"") == b"EVALSHA"
@@ -215,9 +215,9 @@ class LockConformance(ABC):
         lock = make_lock()
 
         def acquire_and_drop() -> None:
-            # The mistake: what acquire() returns is not a bool, but the lease that has to be released.
+            # A typical mistake: acquire() returns no bool, but a lease that has to be released.
             bool(lock.acquire())
-            gc.collect()  # kazoo keeps frames of the call alive in a cycle
+            gc.collect()  # kazoo keeps the call's frames alive in a reference cycle
 
         with pytest.warns(ResourceWarning, match=f"lock '{re.escape(lock.name)}' was dropped without release"):
             acquire_and_drop()
@@ -356,7 +356,7 @@ class LockConformance(ABC):
         async def all_at_once() -> None:
             asyncio.get_running_loop().set_default_executor(
                 ThreadPoolExecutor(11)
-            )  # one thread for each waiter, and one more
+            )  # one thread per waiter, and one more for the holder's release
             await asyncio.gather(*[add() for _ in range(10)])
 
         asyncio.run(all_at_once())
@@ -375,7 +375,7 @@ class LockConformance(ABC):
         assert run_threads(lambda: self.woken(lock).release(), release)[0] is True
 
     def woken(self, lock: Lock) -> Lease:
-        """Acquire well before the TTL, which proves that a release ended the wait."""
+        """Acquire well before the TTL ends, which proves that a release ended the wait."""
         start = time.monotonic()
         lease = acquired(lock, timeout=PATIENCE)
         assert time.monotonic() - start < PATIENCE / 2, "the waiter was not woken: it looked at the end of its time"
@@ -406,7 +406,7 @@ class LockConformance(ABC):
             return late
 
         with lock.hold():
-            # One success is enough, because a busy machine is slow at times.
+            # One quick try is enough, because a busy machine is slow at times.
             wait_for(lambda: late_by() < 0.4)
             assert self.waiters(lock) == 0
 
@@ -425,10 +425,11 @@ class LockConformance(ABC):
             wait_for(lambda: self.waiters(lock) == 1 and self.is_asleep(main))
             signal.pthread_kill(main, signal.SIGINT)
 
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore SIGINT
+        # a shell makes background jobs ignore SIGINT
+        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with lock.hold():
-                assert other.acquire(timeout=SHORT) is None  # open the connections that are opened once and kept
+                assert other.acquire(timeout=SHORT) is None  # opens the connections that stay open
                 before = self.all_traces(lock)
                 thread = threading.Thread(target=interrupt)
                 thread.start()
@@ -446,10 +447,10 @@ class LockConformance(ABC):
     def test_it_leaves_nothing_behind(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         with lock.hold():
-            assert other.acquire(timeout=SHORT) is None  # open the connections that are opened once and kept
+            assert other.acquire(timeout=SHORT) is None  # opens the connections that stay open
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
-            with lock.hold(timeout=LONG):  # an answer may be late on a loaded machine
+            with lock.hold(timeout=LONG):  # a busy machine may respond late
                 pass
         self.leaves_only(before, lock)
 
@@ -460,14 +461,14 @@ class LockConformance(ABC):
         self.fail_12_tries(make_lock(), make_lock(), timeout=0.03)
 
     def fail_12_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
-        """Try in four threads, so that some waiters queue behind others."""
+        """Fail in four threads at once, so that some waiters queue behind others. Check that nothing is left behind."""
 
         def try_in_vain(times: int) -> None:
             for _ in range(times):
                 assert other.acquire(**how) is None
 
         with lock.hold():
-            # Let this many threads open the connections that they keep.
+            # First open the connections that stay open.
             assert other.acquire(timeout=SHORT) is None
             run_threads(*[partial(try_in_vain, 1)] * 8)
             before = self.all_traces(lock)
@@ -491,11 +492,11 @@ class LockConformance(ABC):
 
 
 class FencedConformance(LockConformance):
-    """Every grant carries a number greater than that of any earlier grant."""
+    """Every grant carries a larger number (fence) than each earlier grant."""
 
     @abstractmethod
     def forget(self, lock: Lock) -> None:
-        """Make the server drop the lock's state, as after long disuse."""
+        """Make the server drop the lock's state, as it does for a lock that is not used for a long time."""
 
     def test_a_fence_grows_with_every_grant(self, make_lock: MakeLock) -> None:
         lock = make_lock()
@@ -515,7 +516,7 @@ class FencedConformance(LockConformance):
 
 
 class AcrossProcessesConformance(LockConformance):
-    """The lock excludes other processes, and survives the crash of one."""
+    """The lock excludes other processes, and survives the crash of one of them."""
 
     def test_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
         assert self.lost_by_processes(recipe, name, 4, 25, locked=True) == 0
@@ -544,7 +545,10 @@ class AcrossProcessesConformance(LockConformance):
 
     @pytest.mark.parametrize("patched", ["late", pytest.param("first", marks=pytest.mark.slow)])
     def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any, patched: str) -> None:
-        """Runs in a separate process, because gevent patches the whole process."""
+        """Each of twenty greenlets has its own lease.
+
+        They run in a separate process, because gevent patches all of it.
+        """
         recipe.cell(name).write(0)
         subprocess.run(
             [sys.executable, "-m", "tests.locking.greenlets", patched],
@@ -556,34 +560,34 @@ class AcrossProcessesConformance(LockConformance):
 
 
 class AcrossMachinesConformance(LockConformance):
-    """The lock is on servers whose answers can be lost, and which can restart."""
+    """The lock is on servers that can restart, and whose responses can be lost."""
 
     RELEASE_WRITES: ClassVar[int] = 1
     """Number of changes that a release without waiters makes."""
 
     @abstractmethod
     def written(self, lock: Lock) -> int:
-        """Return the number of changes that the servers have made."""
+        """Return the number of changes that the servers have stored."""
 
     @abstractmethod
     def restart(self) -> None:
-        """Restart all servers with the data that they have on disk."""
+        """Restart all servers with the data on their disks."""
 
     def test_a_release_without_waiters_writes_once(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold():
-            assert make_lock().acquire(timeout=0.01) is None  # a waiter that has given up does not count
+            assert make_lock().acquire(timeout=0.01) is None  # a waiter that gives up must leave no work to the release
             before = self.written(lock)
         assert self.written(lock) - before == self.RELEASE_WRITES
 
     def test_an_unanswered_release_can_be_repeated(self, link: Link, make_lock: MakeLock, name: str) -> None:
         lock = self.made(link.recipe, name)
-        with lock.hold():  # open connections, and let the servers cache the scripts
+        with lock.hold():  # opens connections, and has the servers cache the scripts
             pass
         lease = acquired(lock)
         link.lose_the_answer(link.recipe.RELEASE)
         try:
-            ours = lease.release()  # a lock may repeat the request itself
+            ours = lease.release()  # some locks repeat the request themselves
         except LockUnavailable:
             with make_lock().hold(timeout=PATIENCE) as other:
                 ours = lease.release()
@@ -597,10 +601,11 @@ class AcrossMachinesConformance(LockConformance):
             pass
 
     def test_it_works_after_a_restart(self, link: Link, name: str) -> None:
-        """A lease from before the restart is held or lost, as declared, but two are never held at the same time.
+        """After a restart, a lease is held or lost as declared, but there are never two holders.
 
-        A waiter is granted the lock in the end, or told to ask again; its place may then stay for its TTL. Clients are
-        cut off until the servers are ready, because some servers accept a request earlier and never answer it.
+        In the end a waiter is granted the lock or raises LockUnavailable. Its place in the queue may remain for its
+        TTL.
+        Clients are cut off until the servers are ready: some servers accept earlier requests and never answer them.
         """
         lock, other, third = (self.made(link.recipe, name, **options) for options in ({}, {}, self.IMPATIENT))
         survives = lock.capabilities.survives_restart
@@ -636,7 +641,7 @@ class AcrossMachinesConformance(LockConformance):
                 assert not lock.capabilities.fenced or later.fence > lease.fence
 
     def answer(self, lock: Lock) -> Lease | None:
-        """Ask until a server answers."""
+        """Try to acquire until a server answers. Return the lease, or None if the lock is held."""
 
         def ask() -> list[Lease | None]:
             with suppress(LockUnavailable):
@@ -647,7 +652,7 @@ class AcrossMachinesConformance(LockConformance):
 
 
 def is_renewed(lease: Lease) -> bool:
-    """Renew once, as the watchdog does, and return whether the servers extended the lease."""
+    """Renew once, as the watchdog does. Return whether the servers extended the lease."""
     watched = watchdog._watched[lease.token]
     held = watched.lease()
     assert held is not None
@@ -656,11 +661,11 @@ def is_renewed(lease: Lease) -> bool:
 
 
 class ScriptsConformance(LockConformance):
-    """The servers cache the lock's scripts, and may lose them at any time (SCRIPT FLUSH)."""
+    """The servers cache the lock's scripts, but may drop them at any time (SCRIPT FLUSH)."""
 
     @abstractmethod
     def lose_the_scripts(self) -> None:
-        """Make all servers drop their scripts."""
+        """Make all servers drop their cached scripts."""
 
     def test_it_works_after_the_scripts_were_lost(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
@@ -669,7 +674,7 @@ class ScriptsConformance(LockConformance):
         self.lose_the_scripts()
         assert other.acquire(blocking=False) is None
         self.lose_the_scripts()
-        assert other.acquire(timeout=0.01) is None  # the waiter leaves the queue again
+        assert other.acquire(timeout=0.01) is None  # this waiter gives up and leaves the queue
         self.lose_the_scripts()
         lease.extend()
         self.lose_the_scripts()
@@ -682,10 +687,10 @@ class ScriptsConformance(LockConformance):
 
 
 class SurvivesHolderCrashConformance(LockConformance):
-    """When the holder dies, others get the lock in a bounded time."""
+    """When the holder dies, another client gets the lock within a bounded time."""
 
     CRASH_OPTIONS: ClassVar[dict[str, Any]] = {}
-    """Options that make the bound short: a TTL, unless the server itself notices the death of a client."""
+    """Options that shorten the bound: a TTL, unless the server itself notices the death of a client."""
 
     CRASH_GRACE: ClassVar[float] = 0.0
     """Seconds beyond the TTL for which the server may keep the lock of a dead holder."""
@@ -703,18 +708,18 @@ class SurvivesHolderCrashConformance(LockConformance):
 
 
 class SurvivesNodeLossConformance(LockConformance):
-    """The lock grants, and excludes others, while a minority of its servers is unreachable."""
+    """While a minority of its servers is unreachable, the lock still grants and excludes others."""
 
     NODE_LOSS_OPTIONS: ClassVar[dict[str, Any]] = {}
-    """Options with which a server that hangs costs little time."""
+    """Options with which the tests lose little time to a hanging server."""
 
     @abstractmethod
     def without_a_minority(self) -> AbstractContextManager[None]:
-        """Stop or hang as many servers as the lock survives."""
+        """Stop or hang as many servers as the lock can survive."""
 
     @pytest.fixture
     def on_several_servers(self, make_lock: MakeLock) -> MakeLock:
-        """Return a function that makes locks. Override it if one server is enough for all other tests."""
+        """Return a function that makes locks on several servers. Override it if all other tests use only one server."""
         return make_lock
 
     def test_it_is_granted_without_a_minority(self, on_several_servers: MakeLock) -> None:
@@ -740,7 +745,7 @@ class SurvivesNodeLossConformance(LockConformance):
 
 
 class ForkConformance(LockConformance):
-    """A forked child does not hold its parent's leases, and can lock by itself."""
+    """A forked child does not hold its parent's leases, and can acquire its own."""
 
     def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: MakeLock) -> None:
         lock = make_lock()
@@ -844,7 +849,7 @@ class RenewsConformance(LockConformance):
         assert lock.capabilities.renews
         with lock.hold() as lease:
             assert make_lock(ttl=RENEWED).acquire(timeout=1.5 * RENEWED) is None
-            # Ask again: on a busy machine, the waiter may not have looked at the end of the TTL.
+            # Try again: on a busy machine, the waiter may not have tried after the end of the TTL.
             assert make_lock(ttl=RENEWED).acquire(blocking=False) is None
             lease.check()
 
@@ -855,7 +860,7 @@ class RenewsConformance(LockConformance):
         self.tell_the_holder(link, name, link.refuse)
 
     def tell_the_holder(self, link: Link, name: str, fail: Callable[[], None]) -> None:
-        """Let renewal succeed once, then fail."""
+        """Let renewal succeed once, then fail. Check that the holder is told in time, and once."""
         told: list[tuple[float, str]] = []
         lock = self.made(
             link.recipe, name, ttl=RENEWED, on_lost=lambda lease: told.append((time.monotonic(), lease.token))
@@ -890,7 +895,7 @@ class RenewsConformance(LockConformance):
     def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: MakeLock) -> None:
         with make_lock(ttl=self.SHORT).hold() as lease:
             assert lease.token in watchdog._watched
-            # The child has no thread yet; its next lease would start one.
+            # The child has no watchdog thread. Its next lease would start one.
             assert in_fork(lambda: f"{renewing()} {[*watchdog._watched]}") == "False []"
 
     def test_a_forked_child_renews_for_itself(self, make_lock: MakeLock, recipe: Recipe, name: str) -> None:
@@ -930,7 +935,7 @@ class RenewsConformance(LockConformance):
 
 
 class FairConformance(LockConformance):
-    """Waiters are served in order of arrival. A dead waiter delays the others by two TTLs at most."""
+    """Waiters are served in order of arrival. A dead waiter delays the others by at most two TTLs."""
 
     def in_line(self, lock: Lock) -> int:
         """Return the number of waiters, including those of other processes."""
@@ -981,7 +986,7 @@ class FairConformance(LockConformance):
 
     @contextmanager
     def behind_another(self, make_lock: MakeLock, recipe: Recipe) -> Iterator[tuple[Any, Callable[[], None]]]:
-        """Yield a waiting process, and a function that releases the lock and checks who is served next."""
+        """Yield a waiting process, and a function that releases the lock and checks that the next waiter gets it."""
         lock = make_lock(**self.IMPATIENT)
         lease = acquired(lock)
         ttl = self.IMPATIENT.get("ttl")
@@ -1018,19 +1023,19 @@ class ReentrantConformance(LockConformance):
 
 
 class QuietWaitConformance(LockConformance):
-    """A waiter that is not woken asks at most once per TTL."""
+    """A waiter that is not woken queries the lock at most once per TTL."""
 
     @abstractmethod
     def asked(self, lock: Lock) -> int:
-        """Return how many commands of this lock's waiters the server has run."""
+        """Return how many commands of the lock's waiters the server has run."""
 
     @abstractmethod
     def woken_in_vain(self, lock: Lock) -> AbstractContextManager[Callable[[], object]]:
-        """Hold the lock, and yield a function that wakes later waiters while it stays held."""
+        """Hold the lock, and yield a function that wakes waiters although the lock stays held."""
 
     @abstractmethod
     def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
-        """Run `body` when a waiter has been refused and is about to sleep."""
+        """Run `body` when a waiter was refused, just before it sleeps."""
 
     def test_wake_ups_do_not_extend_the_timeout(self, make_lock: MakeLock) -> None:
         lock, timeout = make_lock(), 1.0
@@ -1039,7 +1044,7 @@ class QuietWaitConformance(LockConformance):
             start = time.monotonic()
             attempt = threads.submit(make_lock().acquire, timeout=timeout)
             wait_for(lambda: self.waiters(lock) == others + 1)
-            # Wake it until the deadline: a wait that restarts with each wake-up would be too long.
+            # Wake the waiter until the deadline. If each wake-up restarted its wait, it would wait too long.
             while not attempt.done() and time.monotonic() < start + timeout + BUSY:
                 wake()
                 wait([attempt], 0.01)
@@ -1090,4 +1095,4 @@ CONFORMANCE: dict[str, type[LockConformance]] = {
     "survives_holder_crash": SurvivesHolderCrashConformance,
     "survives_node_loss": SurvivesNodeLossConformance,
 }
-"""The tests of each capability. Those of `across_machines` need servers that can be cut off."""
+"""The tests of each capability. Tests of `across_machines` need servers whose connections can be cut."""

@@ -1,4 +1,4 @@
-"""Helpers for the tests of EtcdLock: picklable recipes, and an observer of the server."""
+"""Helpers of the tests of EtcdLock: picklable recipes that make locks, and an observer of the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def running_etcd(*extra: str) -> Iterator[Etcd]:
-    # Imported late, because more than a hundred short-lived processes import this file.
+    # Import late: over a hundred short-lived processes import this file, and few start a server.
     from servers.etcd import Etcd
     from servers.folder import RunFolder
 
@@ -56,14 +56,14 @@ def client_of(host: str, port: int, pid: int, own: int = 0) -> Etcd3Client:
 
 @dataclass(frozen=True)
 class EtcdRecipe:
-    """Makes `EtcdLock`s on one server, using client object number `own` of this process."""
+    """Makes `EtcdLock`s on one server, with client object number `own` of this process."""
 
     RELEASE: ClassVar[bytes] = b"/lease/revoke"
 
     host: str
     port: int
     folder: Path
-    """Where the counter cells are stored."""
+    """Folder of the files with the counter cells."""
     own: int = 0
 
     @property
@@ -89,7 +89,7 @@ class EtcdRecipe:
 
 
 class Observer:
-    """Inspects etcd over connections of its own."""
+    """Inspects etcd through its own connections."""
 
     def __init__(self, etcd: Etcd) -> None:
         self.url = etcd.url
@@ -118,31 +118,31 @@ class Observer:
         return int(self.ask("kv/range", key="AA==")["header"]["revision"])
 
     def compact(self) -> None:
-        """Drop the history before the present revision."""
+        """Compact the history: drop all revisions before the current one."""
         self.ask("kv/compaction", revision=str(self.revision()))
 
     def watchers(self) -> int:
         return self.metric(r"etcd_debugging_mvcc_watcher_total (\d+)")
 
     def commands(self) -> int:
-        """Return how many messages the services that locks use have received."""
+        """Return how many messages the etcd services that the locks use have received."""
         return self.metric(r'grpc_server_msg_received_total{.*grpc_service="etcdserverpb\.(?:KV|Lease|Watch)".*} (\d+)')
 
     def metric(self, pattern: str) -> int:
         return sum(map(int, re.findall(pattern, requests.get(f"{self.url}/metrics", timeout=10.0).text)))
 
     def connections(self) -> int:
-        """Return how many connections this process has to the server."""
+        """Return the number of connections of this process to the server."""
         found = psutil.Process().net_connections("tcp")
         return sum(bool(one.raddr) and one.raddr.port == self.port and one.status == "ESTABLISHED" for one in found)
 
     def asleep(self, lock: Lock) -> int:
-        """Return how many clients are queued and watch a key."""
+        """Return how many queued clients watch a key."""
         return min(max(self.keys(lock) - 1, 0), self.watchers())
 
 
 class EtcdTraces:
-    """Counts what an etcd lock leaves behind, and disturbs its waiters."""
+    """Counts what an etcd lock leaves behind, and wakes or delays its waiters."""
 
     observer: Observer
 
@@ -162,7 +162,7 @@ class EtcdTraces:
         return self.observer.revision()
 
     def forget(self, lock: Lock) -> None:
-        """Drop the history. The fence still grows, because it is the revision of the whole store."""
+        """Drop the history. Fences still grow, because a fence is the revision of the whole store."""
         seen = self.observer
         assert seen.keys(lock) == 0
         gone = seen.revision()
@@ -181,7 +181,7 @@ class EtcdTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: EtcdLock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters through queued clients before them that leave one after the other."""
+        """Wakes waiters: places queue entries before them, and deletes the entries one by one."""
         seen = self.observer
         with lock.hold():
             keys = [b64encode(f"{lock._prefix}x{place}".encode()).decode() for place in range(100)]

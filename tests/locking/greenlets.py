@@ -1,6 +1,6 @@
-"""Program: twenty greenlets add one under a lock. Separate, because gevent patches the whole process.
+"""A program in which twenty greenlets add one under a lock. It is separate because gevent patches the whole process.
 
-With the argument `late`, gevent patches it after `locking` was imported.
+With the argument `late`, gevent patches the process after `locking` was imported.
 """
 
 import sys

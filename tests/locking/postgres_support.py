@@ -1,4 +1,4 @@
-"""Helpers for the tests of the locks on Postgres: a server, recipes, and counts of what a lock leaves behind."""
+"""Helpers of the tests of the locks on Postgres: a server, recipes, and counts of what a lock leaves behind."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from servers.postgres import DATABASE, PORT, USER, Postgres
 from tests.locking.support import Address, FileCell, Patch, acquired
 from tests.waiting import PATIENCE, wait_for
 
-# 25 processes have sessions each. The log records every statement and its application name.
+# Allow for 25 processes with several sessions each. The log shows each statement with its application name.
 EXTRA = ("--max_connections=400", "--log_statement=all", "--log_line_prefix=<%a>", "--deadlock_timeout=100ms")
 
 
 @contextmanager
 def running_postgres(*options: str) -> Iterator[Postgres]:
-    """Run a server; `options` are added to those of all tests, and win."""
+    """Run a server for tests. `options` override the default options."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     folder = RunFolder(outer / "run")
@@ -85,16 +85,16 @@ class PostgresRecipe:
         return replace(self, conninfo=make_conninfo(self.conninfo, host=host, port=port, sslmode="disable"))
 
     def close(self) -> None:
-        """Do nothing: each grant and each wait has its own connection."""
+        """Do nothing: a recipe has no client, because each grant and each wait has its own connection."""
 
 
-_add_row_once = functools.cache(add_row)  # it opens a session, and tests make many objects of one lock
+_add_row_once = functools.cache(add_row)  # cached, because it opens a session and tests make many objects of one lock
 
 RELEASES = {AdvisoryLock: b"pg_advisory_unlock", RowLock: b"COMMIT", InsertLock: b"DELETE FROM lock_grant"}
 
 
 class PostgresTraces:
-    """Counts what a lock leaves on its server, and disturbs its waiters."""
+    """Counts what a lock leaves on its server, and wakes or delays its waiters."""
 
     postgres: Postgres
     admin: psycopg.Connection[Any]
@@ -108,7 +108,7 @@ class PostgresTraces:
         return int(self.one("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", f"lock {name}"))
 
     def locks(self, name: str, *, granted: bool) -> int:
-        """Return how many server locks, granted or waited for, the lock's connections have."""
+        """Return how many server locks the lock's connections hold or wait for."""
         return int(
             self.one(
                 "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
@@ -119,9 +119,9 @@ class PostgresTraces:
         )
 
     def waiters(self, lock: Lock) -> int:
-        """Count the waiters that are asleep at the server, and those that wait for another thread of this process.
+        """Count the waiters that sleep at the server, and those that wait behind them in this process.
 
-        A waiter for the row of an InsertLock is not queued yet.
+        A waiter for the row of an InsertLock does not count, because it is not in the queue yet.
         """
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
         in_line = """
@@ -130,12 +130,12 @@ class PostgresTraces:
                 AND (NOT granted OR (state = 'idle' AND query LIKE '%%INSERT INTO lock_grant AS present%%'))
         """
         asleep = int(self.one(in_line if isinstance(lock, InsertLock) else waiting, f"lock {lock.name}"))
-        # Those of this process wait behind the one that sleeps at the server.
+        # In this process, all waiters but one wait for the one that sleeps at the server.
         local = sum(len(queue) - 1 for name, queue in list(_queues.items()) if _is_of(lock, name))
         return asleep + (local if asleep else 0)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        """Count after the server has noticed which connections were closed."""
+        """Count what is left, after the server has noticed all closed connections."""
         wait_for(
             lambda: self.connections(lock.name) == sum(opened._lock == lock.name for opened in list(session._open)),
             "the server to notice which connections are closed",
@@ -150,37 +150,37 @@ class PostgresTraces:
         }
 
     def written(self, lock: Lock) -> int:
-        """Count changed rows. The server adds a session's changes when it ends, at the latest."""
+        """Count changed rows, after ended sessions have reported their changes to the server's statistics."""
         ours = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, 'lock ')"
         wait_for(lambda: self.one(ours) <= len(session._open), "the server to notice which connections are closed")
         return int(self.one("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
 
     def asked(self, lock: Lock) -> int:
-        """Count statements in the server's log."""
+        """Count the lock's statements in the server's log."""
         lines = self.postgres.child.log.read_text(errors="replace").splitlines()
         return sum(line.startswith(f"<lock {lock.name}>") and "LOG:  " in line for line in lines)
 
 
 def apart(lock: Any) -> Any:
-    """Return the lock of another process: its waiters do not queue behind those of this process."""
+    """Return a copy of the lock that behaves as in another process: its waiters use their own queue."""
     other = copy(lock)
     other._sessions = SharedSessions((type(lock), object(), lock.name), lock._sessions._conninfo, lock.name)
     return other
 
 
 def _is_of(lock: Lock, queue: Hashable) -> bool:
-    """Return whether a local queue is one of the lock's."""
+    """Return whether a local queue belongs to the lock."""
     return isinstance(queue, tuple) and issubclass(queue[0], SessionLock | InsertLock) and queue[2] == lock.name
 
 
 class SessionWaits:
-    """Disturbs waiters that sleep inside a statement on the server."""
+    """Wakes and delays waiters that sleep inside a statement on the server."""
 
     waiters: Callable[[Lock], int]
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters by the death of the holder, after which the waiter before them holds the lock."""
+        """Wakes waiters: ends the holder's session, and lets another waiter get the lock first."""
         handed, end = threading.Event(), threading.Event()
         lease: Any = lock.acquire()
         assert lease is not None
@@ -205,7 +205,7 @@ class SessionWaits:
             thread.join(PATIENCE)
 
     def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
-        """Run `body` before the statement that both asks and sleeps."""
+        """Run `body` before the statement that requests the lock and sleeps."""
         for kind in (AdvisoryLock, RowLock):
             monkeypatch.setattr(kind, "_take", self._after(body, kind._take))
 
@@ -219,7 +219,7 @@ class SessionWaits:
 
 
 class InsertWaits:
-    """Disturbs waiters of an InsertLock, of which the first one listens."""
+    """Wakes and delays waiters of an InsertLock. The first of its waiters listens for notifications."""
 
     admin: psycopg.Connection[Any]
 
@@ -239,7 +239,7 @@ class InsertWaits:
 
 
 def hold_and_fork(recipe: PostgresRecipe, name: str, disown: bool, pipe: Pipe) -> None:
-    """Acquire the lock, fork a child that outlives its parent, and report the child's process id."""
+    """Acquire the lock, fork a child that outlives this process, and report the child's process id."""
     if not disown:
         session._disown_all.__code__ = (lambda: None).__code__
     _held = acquired(recipe(name))

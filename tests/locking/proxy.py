@@ -1,4 +1,4 @@
-"""Proxy between clients and a server that can drop an answer, hang, or refuse connections."""
+"""A proxy between clients and a server that can drop a response, hang, or refuse connections."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ class Proxy:
         self._flows.set()
         self.host, self.port = self._listener.getsockname()
         self.open = True
-        """Whether clients can connect."""
+        """Whether the proxy accepts connections."""
         self.lose: bytes | None = None
-        """Cut the connection instead of passing on the answer to the next request that contains this."""
+        """When a request contains these bytes, cut the connection instead of returning the response.
+
+        This happens once.
+        """
         self.cuts = 0
-        """How many answers were lost."""
+        """How many responses were dropped."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hang(self) -> None:
@@ -34,12 +37,12 @@ class Proxy:
         self._flows.clear()
 
     def refuse(self) -> None:
-        """Cut every connection, and accept none."""
+        """Cut every connection, and accept no new one."""
         self.open = False
         self.cut()
 
     def restore(self) -> None:
-        """Forward again, including what was held back."""
+        """Forward again, including the bytes that were held back."""
         self.open = True
         self._flows.set()
 
@@ -65,7 +68,7 @@ class Proxy:
                 server = socket.socket(family)
                 try:
                     server.connect(self._server)
-                except OSError:  # the server is gone
+                except OSError:  # the server has closed the connection
                     _end(client)
                     _end(server)
                     continue
@@ -105,13 +108,13 @@ class Link:
     proxies: Sequence[Proxy]
 
     def lose_the_answer(self, request: bytes) -> None:
-        """Drop each server's answer to the next request that contains `request`."""
+        """Drop the server's response to the next request that contains `request`, once per proxy."""
         for proxy in self.proxies:
             proxy.lose = request
 
     @property
     def lost(self) -> int:
-        """Return how many answers were dropped."""
+        """Return how many responses were dropped."""
         return sum(proxy.cuts for proxy in self.proxies)
 
     def hang(self) -> None:
@@ -135,6 +138,6 @@ class Link:
 
 
 def linked(recipe: RemoteRecipe) -> Link:
-    """Return the recipe's locks through proxies."""
+    """Yield the recipe's locks with a proxy in front of each server."""
     proxies = [Proxy(server) for server in recipe.servers]
     return Link(recipe.through([(proxy.host, proxy.port) for proxy in proxies]), proxies)

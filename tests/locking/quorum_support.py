@@ -1,4 +1,4 @@
-"""A cluster of three for the tests of locks: recipes for clients of some of its members, and members that are lost."""
+"""A cluster of three for tests of locks: recipes for clients of some members, and ways to lose members."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import wait_for
 
 
 class OnThreeServers(suite.SurvivesNodeLossConformance):
-    """Runs the tests of a lost server on three servers, and loses the leader."""
+    """Runs the node-loss tests on a cluster of three servers whose leader is lost."""
 
     KIND: ClassVar[str]
     """Kind of the servers: "etcd" or "zookeeper"."""
@@ -63,13 +63,16 @@ class Quorum:
         return [member for member in self.cluster.members if member is not leader]
 
     def recipe(self, *members: Any, own: int = 0) -> EtcdRecipe | ZooKeeperRecipe:
-        """Return a recipe for clients of these members. A client of etcd has one address: it uses the first member."""
+        """Return a recipe for clients of these members.
+
+        etcd's client has only one address: that of the first member.
+        """
         if self.is_etcd:
             return EtcdRecipe(members[0].host, members[0].port, self.folder, own)
         return ZooKeeperRecipe(",".join(member.hosts for member in members), self.folder, own)
 
     def replace_disk(self, member: Any) -> None:
-        """Kill a member, delete its data, and let it join again as the manual of its server says."""
+        """Kill a member, delete its data, and add it again as the server's manual says."""
         member.kill()
         member.lose_disk()
         if self.is_etcd:
@@ -77,7 +80,7 @@ class Quorum:
             found = etcd.ask(leader.url, "cluster/member/list")["members"]
             number = member.folder.name.rpartition("-")[2]
             (old,) = [one for one in found if one["name"] == number]
-            # etcd changes its members only while it has been healthy for some seconds, and says so until then.
+            # etcd refuses to change its members until it has been healthy for some seconds.
             wait_for(lambda: "error" not in etcd.ask(leader.url, "cluster/member/remove", ID=old["ID"]))
             wait_for(lambda: "error" not in etcd.ask(leader.url, "cluster/member/add", peerURLs=old["peerURLs"]))
             others = [one for one in self.cluster.members if one is not member]
@@ -114,7 +117,7 @@ def running_quorum(kind: str, folder: Path) -> Iterator[Quorum]:
 
 
 def granted(lock: Lock) -> Lease:
-    """Ask for the lock until it is granted. Ask again while its servers elect a leader."""
+    """Return the lease of the lock. While the servers elect a leader, try again."""
 
     def ask() -> Lease | None:
         try:

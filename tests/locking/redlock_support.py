@@ -1,4 +1,4 @@
-"""Helpers for the tests of Redlock: a recipe, and ways to make a node dead, hanging or refusing."""
+"""Helpers of the tests of Redlock: a recipe, and ways to make a node dead, hanging or refusing."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from locking.redis.redlock import Redlock
 from tests.locking.support import Address, RedisCell, client_of, paused, socket_of
 
 if TYPE_CHECKING:
-    from servers.valkey import Valkey  # for annotations only: many short-lived processes import this file
+    from servers.valkey import Valkey  # for type hints only: many short-lived processes import this file
 
 
 class CountedRedlock(Redlock):
-    """Records waiters from their first pause until they are granted or give up."""
+    """Counts as waiters the threads that have paused at least once and still wait."""
 
     waiting: ClassVar[dict[str, set[int]]] = {}
 
@@ -40,7 +40,7 @@ class CountedRedlock(Redlock):
 
 @dataclass(frozen=True)
 class RedlockRecipe:
-    """Makes `Redlock`s on the servers at `urls`, using client objects number `own`."""
+    """Makes `Redlock`s on the servers at `urls`, with client objects number `own`."""
 
     RELEASE: ClassVar[bytes] = b"EVALSHA"
 
@@ -73,13 +73,13 @@ class RedlockRecipe:
 
 
 def admin(node: Valkey) -> redis.Redis:
-    """Yield a client without retries."""
+    """Return a client of the node that does not retry."""
     return redis.Redis.from_url(node.url, retry=Retry(NoBackoff(), 0))
 
 
 @contextmanager
 def dead(node: Valkey) -> Iterator[None]:
-    """Stop the server for the body, and start it empty afterwards."""
+    """Stop the server during the `with` block, and start it without data afterwards."""
     node.child.kill()
     node.socket.unlink(missing_ok=True)
     try:
@@ -90,14 +90,14 @@ def dead(node: Valkey) -> Iterator[None]:
 
 @contextmanager
 def hanging(node: Valkey) -> Iterator[None]:
-    """Make the server accept requests without answering for the body."""
+    """During the `with` block, the server accepts requests and does not respond."""
     with paused(node.child.pid):
         yield
 
 
 @contextmanager
 def refusing(node: Valkey, how: str) -> Iterator[None]:
-    """Make the server answer every write, or every script, with an error for the body."""
+    """During the `with` block, the server answers every write, or every script, with an error."""
     start, end = REFUSALS[how]
     with admin(node) as client:
         client.execute_command(*start)

@@ -1,4 +1,4 @@
-"""Helpers for the tests of ReentrantLock around each other lock."""
+"""Helpers of the tests that wrap each other lock in a ReentrantLock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_THE_LOCK_WITHIN = (
     "test_a_dropped_lease_is_not_renewed",
     "test_a_grant_outlives_the_loss_of_a_minority",
     "test_an_idle_waiter_is_quiet",
-    "test_greenlets_each_own_a_lease",  # of the re-entrant lock: on Redis, and in test_reentrant.py
+    "test_greenlets_each_own_a_lease",  # runs on Redis and in test_reentrant.py
     "test_it_is_granted_without_a_minority",
     "test_it_works_after_a_restart",
     "test_renewal_keeps_the_lock_beyond_its_ttl",
@@ -39,7 +39,7 @@ def of_the_lock_within(tests: type[LockConformance]) -> list[str]:
 
 
 def a_tenth(tests: Tests) -> Tests:
-    """Run the tests of a slow lock with fewer pairs and clients."""
+    """Reduce the tests of a slow lock: a tenth of the acquires, ten threads, no tests of the wrapped lock alone."""
     for name in of_the_lock_within(tests):
         setattr(tests, name, None)
     tests.PAIRS //= 10
@@ -52,7 +52,7 @@ def ten_threads_lose_no_update(self: LockConformance, recipe: Recipe, name: str)
 
 
 class OfTheLockWithin(ReentrantConformance):
-    """Mix-in that runs the tests of a lock on a ReentrantLock around it."""
+    """Mix-in that wraps the lock under test in a ReentrantLock."""
 
     def waiters(self, lock: Lock) -> int:
         return int(cast(Any, super()).waiters(within(lock)))

@@ -1,4 +1,4 @@
-"""Machines that die: their clients close no connection, and their kernel answers no packet."""
+"""Simulate dead machines: their clients close no connection, and their kernel answers no packet."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from tests.locking.support import Recipe, acquired
 
 SO_ATTACH_FILTER = 26
 DROP_EVERY_PACKET = struct.pack("HBBI", 0x06, 0, 0, 0)
-"""A program of the kernel's packet filter, of one instruction: return 0, which keeps nothing of the packet."""
+"""A packet filter with one instruction for the kernel: return 0, keep no byte of the packet."""
 
 
 def drop_packets(descriptor: int) -> None:
-    """Let the kernel drop every packet that arrives for a TCP socket, without an answer, and send nothing by itself.
+    """Make the kernel drop every packet that arrives for a TCP socket, answer none, and send none by itself.
 
-    A proxy that forwards nothing, or a stopped process, does not show what a dead machine does: there the kernel still
-    answers the keepalives of the other side. And a kernel that lives ends the connection when its own keepalives get
-    no answer.
+    A proxy that forwards nothing, or a stopped process, does not simulate a dead machine: its kernel still answers the
+    peer's keepalives. Keepalives of this side are turned off, because without answers they would end the connection.
     """
     program = ctypes.create_string_buffer(DROP_EVERY_PACKET, len(DROP_EVERY_PACKET))
     with socket.socket(fileno=os.dup(descriptor)) as end:
@@ -32,7 +31,7 @@ def drop_packets(descriptor: int) -> None:
 
 
 def die_with_the_machine() -> None:
-    """Let this process and its side of every TCP connection stand still for ever."""
+    """Stop this process, and its end of every TCP connection, for ever."""
     for entry in Path("/proc/self/fd").iterdir():
         descriptor = int(entry.name)
         try:
@@ -46,7 +45,7 @@ def die_with_the_machine() -> None:
 
 
 def hold_until(death: str, recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Acquire the lock, report it, and die as told, by `process` or by `machine`, when a message arrives."""
+    """Acquire the lock, report it, and die when a message arrives: the `process` alone, or its `machine`."""
     lease = acquired(recipe(name, **options))
     pipe.send(lease.fence)
     pipe.recv()

@@ -1,4 +1,4 @@
-"""Helpers for the tests of locks: recipes, other processes, threads, and ways to observe or disturb a server."""
+"""Helpers of the tests of locks: recipes, other processes, threads, and ways to observe or disturb a server."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def renew(lease: Lease, seconds: float = 0.5) -> None:
 
 
 def acquired(lock: Lock, **how: Any) -> Any:
-    """Acquire the lock, and require that it is granted."""
+    """Acquire the lock, and fail if it is not granted."""
     lease = lock.acquire(**how)
     assert lease is not None
     return lease
 
 
 def end_of(lease: Lease) -> float:
-    """Return the monotonic time until which the lease is guaranteed. Each renewal moves it."""
+    """Return the monotonic time at which the lease ends. Each renewal moves it."""
     lease.check()
     return time.monotonic() + lease.remaining()
 
@@ -70,7 +70,7 @@ class Clock:
 
 
 class Cell(Protocol):
-    """A number whose update is only safe under a lock, because read and write are separate steps."""
+    """A number whose update is only safe under a lock, because it is read and written in separate steps."""
 
     def read(self) -> int: ...
 
@@ -78,7 +78,7 @@ class Cell(Protocol):
 
 
 class Recipe(Protocol):
-    """Makes locks that exclude each other; picklable, for other processes."""
+    """Makes locks that exclude each other. It is picklable, so other processes can use it."""
 
     def __call__(self, name: str, **options: Any) -> Lock: ...
 
@@ -86,16 +86,16 @@ class Recipe(Protocol):
 
 
 class RemoteRecipe(Recipe, Protocol):
-    """Makes locks on servers whose addresses can be replaced, and knows the bytes of a release."""
+    """Makes locks on servers whose addresses a test can replace, and names the bytes of a release request."""
 
     RELEASE: ClassVar[bytes]
-    """Bytes that the last request of a release contains, and no other request that its holder sends meanwhile."""
+    """Bytes that only the last request of a release contains, among all requests that its holder sends meanwhile."""
 
     @property
     def servers(self) -> Sequence[Address]: ...
 
     def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        """Return the recipe with other addresses of the same servers."""
+        """Return the same recipe with other addresses for its servers."""
 
     def close(self) -> None:
         """Close the clients."""
@@ -115,7 +115,7 @@ class RedisCell:
 
 @dataclass(frozen=True)
 class FileCell:
-    """A number in a file, for locks whose server stores no numbers."""
+    """A number in a file, for locks whose server cannot store numbers."""
 
     path: Path
 
@@ -124,7 +124,7 @@ class FileCell:
 
     def write(self, value: int) -> None:
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT)
-        os.pwrite(file, f"{value:020d}".encode(), 0)  # a single write, so that no reader sees half of a number
+        os.pwrite(file, f"{value:020d}".encode(), 0)  # one write, so that readers never see half of a number
         os.close(file)
 
 
@@ -135,7 +135,7 @@ def client_of(url: str, pid: int, own: int = 0) -> redis.Redis:
 
 @dataclass(frozen=True)
 class RedisRecipe:
-    """Makes `RedisLock`s on the server at `url`, using client object number `own` of this process."""
+    """Makes `RedisLock`s on the server at `url`, with client object number `own` of this process."""
 
     RELEASE: ClassVar[bytes] = b"EVALSHA"
 
@@ -197,7 +197,7 @@ class ReentrantRecipe:
 
 @contextmanager
 def clients_apart(recipe: Any, count: int) -> Iterator[list[Any]]:
-    """Yield `count` recipes of the same lock with separate client objects."""
+    """Yield `count` recipes of the same lock, each with separate client objects."""
     apart = [replace(recipe, own=place) for place in range(1, count + 1)]
     try:
         yield apart
@@ -207,14 +207,14 @@ def clients_apart(recipe: Any, count: int) -> Iterator[list[Any]]:
 
 
 RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", "redlock", "zookeeper")]
-"""The modules with the recipes of locks on other servers."""
+"""The modules with recipes of locks on servers other than Redis."""
 
 
 @contextmanager
 def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe]]:
-    """Run `target(*args, pipe)` in another process, and yield it with the other end of the pipe."""
+    """Run `target(*args, pipe)` in another process. Yield the process and the other end of the pipe."""
     context = multiprocessing.get_context("forkserver")
-    # Import what children need once, in the fork server; 50 short-lived children would spend their time importing.
+    # Import modules once, in the fork server. Otherwise each of 50 short-lived children imports them.
     context.set_forkserver_preload(["pytest", "tests.locking.actors", *RECIPES])
     ours, theirs = context.Pipe()
     child = context.Process(target=target, args=(*args, theirs))
@@ -229,12 +229,12 @@ def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe
 
 
 def in_fork(body: Callable[[], str]) -> str:
-    """Run `body` in a forked child, and return its result or the name of its exception."""
+    """Run `body` in a forked child. Return its result, or the name of its exception."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(2 * round(PATIENCE))  # a child that hangs must not outlive the test
+        signal.alarm(2 * round(PATIENCE))  # ends a hanging child after its test
         try:
             try:
                 said = body()
@@ -251,7 +251,7 @@ def in_fork(body: Callable[[], str]) -> str:
 
 
 def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
-    """Run each body in its own thread, and return the results; raise an exception of any."""
+    """Run each body in its own thread, and return the results. Raise the exception of any body."""
     results: list[Any] = [None] * len(bodies)
     errors: list[BaseException] = []
     start = threading.Barrier(len(bodies))
@@ -276,10 +276,10 @@ def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
 
 @contextmanager
 def paused(pid: int) -> Iterator[None]:
-    """Stop a process for the body. Its sockets stay open but it answers nothing."""
+    """Stop a process during the `with` block. Its sockets stay open, but it does not respond."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        # Threads stop one by one, and a thread on another core may still answer.
+        # Threads stop one by one. A thread on another processor may still respond.
         wait_for(lambda: all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()))
         yield
     finally:
@@ -299,7 +299,7 @@ def renewing() -> bool:
 
 
 class CountedConnection(UnixDomainSocketConnection):
-    """Counts sends after the greeting, one per round trip. Subclass it for a separate count."""
+    """Counts sends after the connection is set up, one per round trip. Subclass it for a separate count."""
 
     sent = 0
     greeting = False
@@ -315,7 +315,7 @@ class CountedConnection(UnixDomainSocketConnection):
 
 
 class CutConnection(UnixDomainSocketConnection):
-    """Drops the server's answer to the next script on request."""
+    """Drops the server's response to the next script when a test says so."""
 
     cut_next = False
     cuts = 0
@@ -340,19 +340,19 @@ def stack_of(thread: int) -> list[str]:
 
 
 class RedisTraces:
-    """Counts what a Redis lock leaves behind, and disturbs its waiters."""
+    """Counts what a Redis lock leaves behind, and wakes or delays its waiters."""
 
     client: redis.Redis
 
     def waiters(self, lock: Lock) -> int:
-        """Count the waiters that are listed, and blocked or waiting for another thread of this process to be."""
+        """Count the waiters that are listed and blocked in Redis, and those that wait behind them in this process."""
         key = f"lock:{{{lock.name}}}"
         local = [len(queue) - 1 for name, queue in list(_queues.items()) if isinstance(name, tuple) and name[1] == key]
         asleep = min(self.client.zcard(f"{key}:waiters"), self.client.info("clients")["blocked_clients"])
         return asleep + (sum(local) if asleep else 0)
 
     def is_asleep(self, thread: int) -> bool:
-        """Return whether the pop was sent: redis-py closes a connection that is interrupted while sending."""
+        """Return whether the blocking pop was sent. redis-py closes a connection if it is interrupted while sending."""
         return "send_packed_command" not in stack_of(thread)
 
     @contextmanager
@@ -362,7 +362,7 @@ class RedisTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters by grants that have long expired."""
+        """Wakes waiters by grants that have expired long ago."""
         wake = f"lock:{{{lock.name}}}:wake"
         with lock.hold():
             yield lambda: self.client.exists(wake) or self.client.rpush(wake, "1 1 over")
@@ -377,7 +377,7 @@ class RedisTraces:
         monkeypatch.setattr(Waiter, "wait", wait)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        fence = f"lock:{{{lock.name}}}:fence".encode()  # not counted: it expires by itself
+        fence = f"lock:{{{lock.name}}}:fence".encode()  # left out, because the fence expires by itself
         keys = {key for key in self.client.scan_iter(f"lock:{{{lock.name}}}*") if key != fence}
         return {
             "keys": len(keys),
@@ -402,7 +402,7 @@ class RedisTraces:
 
 
 class CommandStats:
-    """Counts the commands that a server has run since this was created, including those of scripts."""
+    """Counts the commands that a server has run since this object was created, including those of scripts."""
 
     IGNORED = ("info", "config|resetstat", "client|setinfo", "hello", "client|list")
 

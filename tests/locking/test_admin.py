@@ -1,4 +1,4 @@
-"""Tests of the admin page of held locks."""
+"""The admin page of held locks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def operator(redis: Redis) -> Client:
 
 @contextmanager
 def wanted(redis: Redis, name: str, *, by: int) -> Iterator[Lease]:
-    """Hold the lock for the body, with `by` waiters. Each has a client of its own, as in other processes."""
+    """Hold the lock during the `with` block, with `by` waiters.
+
+    Each waiter has its own client, as in other processes.
+    """
     lock, pool = RedisLock(redis, name, ttl=30.0), redis.connection_pool
 
     def take_turn() -> None:
@@ -56,7 +59,7 @@ def wanted(redis: Redis, name: str, *, by: int) -> Iterator[Lease]:
 
 
 def rows(page: str) -> list[list[str]]:
-    """Return the text of each cell of the table."""
+    """Return the texts of the table's cells, row by row."""
     lines = re.findall(r"<tr class=\"data-row.*?</tr>", page, re.DOTALL)
     return [
         [re.sub(r"<[^>]+>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", each, re.DOTALL)] for each in lines

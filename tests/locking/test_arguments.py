@@ -1,4 +1,4 @@
-"""Tests of the arguments of locks: the constructor refuses a wrong one, with a message that says what is wanted."""
+"""The arguments of locks: constructors refuse wrong ones, and the message says what is expected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_
 from locking.zookeeper import ZooKeeperLock
 
 UNREACHED = redis.Redis(port=1)
-"""A client that no test lets connect: whatever is wrong has to be refused before."""
+"""A client for tests in which no connection may be tried: wrong arguments must be refused first."""
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "ThreadLock": ThreadLock,
@@ -39,10 +39,10 @@ MAKERS: dict[str, Callable[..., Any]] = {
 WITHOUT_OPTIONS = ("ThreadLock", "ReentrantLock", "ProcessLock")
 EXPIRING = ("RedisLock", "Redlock", "EtcdLock", "InsertLock")
 TOO_LONG: list[float] = [1e6 + 1, 2**32 / 1000 + 0.2, 1e12, 1e300, 10**400]
-"""More seconds than any lock takes. A socket would take the second one for 0.2 s; no `float` can hold the last."""
+"""More seconds than any lock accepts. A socket would read the second value as 0.2 s; no `float` can hold the last."""
 
 TOO_MANY = [2**63, 10**20]
-"""More things than a server can count."""
+"""Counts that are too large for a server."""
 
 NO_SECONDS = ["10", None, Decimal(10), True, b"10", [10]]
 
@@ -84,7 +84,7 @@ def test_a_lock_that_is_released_by_force_has_a_name() -> None:
     ("fence", "error"), [("1", TypeError), (1.0, TypeError), (True, TypeError), (-1, ValueError), (2**63, ValueError)]
 )
 def test_a_fence_is_a_count(fence: Any, error: type[Exception]) -> None:
-    """A fence of another type would equal none, so nothing would be released."""
+    """A fence must be a count. A value of another type would equal no fence, so nothing would be released."""
     with pytest.raises(error, match="fence must be"):
         force_release(UNREACHED, "a", by="a test", fence=fence)
 
@@ -142,7 +142,7 @@ def test_a_timeout_is_a_number(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", MAKERS)
 def test_blocking_is_true_or_false(lock: str) -> None:
-    """A timeout that is passed in its place, as in `acquire(0.5)`, would wait without limit."""
+    """`blocking` must be a bool. A timeout in its place, as in `acquire(0.5)`, would mean waiting without limit."""
     wrong: list[Any] = [0.5, 1, "no", None]
     for blocking in wrong:
         with pytest.raises(TypeError, match="blocking must be True or False"):
@@ -259,7 +259,7 @@ def test_a_client_is_one_that_the_lock_can_use(use: Callable[[Any], object]) -> 
     ],
 )
 def test_a_pipeline_is_no_client(use: Callable[[Any], object], pipeline: Any) -> None:
-    """It is a subclass of the client, but only collects commands."""
+    """A pipeline is refused as a client. It is a subclass of the client, but only collects commands."""
     with pytest.raises(TypeError, match=r"not a redis\..*Pipeline"):
         use(pipeline)
 
@@ -287,7 +287,10 @@ def test_a_server_is_named_by_text(use: Callable[[Any], object]) -> None:
 
 @pytest.mark.parametrize("use", SERVERS)
 def test_a_server_is_named_by_a_connection_string(use: Callable[[Any], object]) -> None:
-    """libpq would read the text up to the zero byte, and connect to another server."""
+    """Text that is no libpq connection string is refused.
+
+    libpq would read it up to a zero byte, and connect elsewhere.
+    """
     for conninfo in ["nonsense", "port=1\0 host=elsewhere", "host=\ud800"]:
         with pytest.raises(ValueError, match="conninfo is not a libpq connection string"):
             use(conninfo)

@@ -1,6 +1,6 @@
-"""Negative controls of the conformance suite: a lock with one fault fails the test for that fault.
+"""Negative controls of the conformance suite: a lock with one fault fails the test for this fault.
 
-More controls are in the tests of etcd, ZooKeeper, InsertLock and kazoo's recipe, and in those of the lab's rungs.
+More controls are in the tests of etcd, ZooKeeper, InsertLock, kazoo's recipe and the lab's flawed locks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SCRIPTS_LOST = "test_it_works_after_the_scripts_were_lost"
 
 @dataclass(frozen=True)
 class FaultyRecipe(RedisRecipe):
-    """Makes locks of a given class."""
+    """Makes locks of the given flawed class."""
 
     kind: type[RedisLock] = RedisLock
 
@@ -117,7 +117,7 @@ class TestLastsTooLong(Faulty):
 
 @fails(REPEATED)
 class TestForgetsThatItHasAsked(Faulty):
-    """Flawed: a release after an unanswered one reports that the lock was not held."""
+    """Flawed: when the response to a release was lost, the next release says the lock was not held."""
 
     @pytest.fixture(autouse=True)
     def _forgets(self, monkeypatch: Patch) -> None:
@@ -126,7 +126,7 @@ class TestForgetsThatItHasAsked(Faulty):
 
 @fails(TOLD_WHILE_IT_HANGS)
 class TestWaitsForRenewal(Faulty):
-    """Flawed: the watchdog waits as long as a client would."""
+    """Flawed: the watchdog waits for a renewal as long as a client would wait."""
 
     @pytest.fixture(autouse=True)
     def _waits(self, monkeypatch: Patch) -> None:
@@ -143,7 +143,7 @@ class TestWakesNobody(Faulty):
 
 @fails(RESTARTED)
 class TestForgetsWhatItGranted(Faulty):
-    """Flawed: the server restarts without data and grants the lock twice."""
+    """Flawed: after a restart without its data, the server grants the lock twice."""
 
     def restart(self) -> None:
         self.valkey.child.kill()
@@ -153,7 +153,7 @@ class TestForgetsWhatItGranted(Faulty):
 
 @fails(RESTARTED)
 class TestRenewsOverItsFirstConnection(Faulty):
-    """Flawed: renewal never opens a second connection."""
+    """Flawed: renewal cannot open a second connection."""
 
     @pytest.fixture(autouse=True)
     def _opens_one(self, monkeypatch: Patch) -> None:

@@ -1,4 +1,4 @@
-"""Tests of EtcdLock: conformance, and its queue of keys."""
+"""EtcdLock: the conformance suite, and its queue of keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHORTEST = 1
 
 @pytest.fixture(scope="module", autouse=True)
 def _other_processes_start_quickly() -> None:
-    """Preload imports in the fork server."""
+    """Import modules in the fork server, so that other processes start quickly."""
     modules = ["pytest", "tests.locking.actors", "tests.locking.etcd_support"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
     forkserver.ensure_running()
@@ -64,7 +64,7 @@ def made_on(etcd: Etcd, folder: Path) -> EtcdRecipe:
 
 @pytest.fixture
 def recipe(etcd: Etcd, observer: Observer, tmp_path: Path) -> Iterator[EtcdRecipe]:
-    observer.clear()  # leases of processes that the test has killed
+    observer.clear()  # revokes leases of processes that tests have killed
     yield made_on(etcd, tmp_path)
     client_of.cache_clear()
 
@@ -102,7 +102,7 @@ class TestEtcdLock(
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 1.5  # etcd keeps a place a second longer, and looks for expired leases twice a second
+    CRASH_GRACE = 1.5  # etcd keeps a queue entry one second longer, and looks for expired leases every half second
     IMPATIENT = {"ttl": SHORTEST}
 
     @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ class TestEtcdLockThatStaysInLine(TestEtcdLock):
 
 
 class Trusting(EtcdLock):
-    """Flawed: takes the lock when woken, without looking again."""
+    """Flawed: a woken waiter takes the lock without reading the queue again."""
 
     def _look(self, seconds: float, *, until: int | None = None) -> QueueTail:
         return super()._look(seconds) if until is None else QueueTail([QueueKey("", until)], 0)
@@ -146,7 +146,7 @@ class TestTtl:
             recipe("a", ttl=ttl)
 
     def test_a_server_with_longer_leases_is_refused(self, tmp_path: Path) -> None:
-        with running_etcd("--election-timeout=2000") as slow:  # its shortest lease is 1.5 times as long
+        with running_etcd("--election-timeout=2000") as slow:  # its minimum TTL is 1.5 times the election timeout
             recipe = made_on(slow, tmp_path)
             with pytest.raises(ValueError, match=r"ttl.* 3 s"):
                 recipe("a", ttl=1).acquire()
@@ -175,7 +175,7 @@ class TestName:
 
 
 class TestWatch:
-    """The holder leaves after the waiter has looked and before it watches."""
+    """The holder leaves after the waiter reads the queue and before it sets its watch."""
 
     @pytest.mark.parametrize("compacted", [False, True])
     def test_a_deletion_before_the_watch_is_seen(
@@ -287,7 +287,7 @@ class TestLine:
     def without_a_place(
         recipe: EtcdRecipe, observer: Observer, threads: Pool, kind: type[EtcdLock]
     ) -> tuple[EtcdLock, Any, Any]:
-        """Yield a holder and a waiter whose etcd lease was revoked, as after a long pause."""
+        """Return a lock, its lease, and a waiter whose etcd lease was revoked, as after a long pause."""
         lock = kind(recipe.client, "a", ttl=60)
         lease = acquired(lock)
         waiter = threads.submit(lock.acquire, timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""What `SELECT … FOR UPDATE` locks in Postgres if its condition has no index. The lesson of the lock table says so."""
+"""What `SELECT … FOR UPDATE` locks in Postgres if its condition has no index, as the lesson of the lock table says."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Session = psycopg.Connection[Any]
 
 @pytest.fixture(params=[False, True], ids=["no index", "index"])
 def indexed(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """A table with a row for each lock, as article 002 makes it; the planner uses an index if there is one."""
+    """A table with a row for each lock, as in article 002, with and without an index."""
     with connection.cursor() as admin:
-        # With room on each page, an UPDATE adds nothing to the index: an index page counts as read as a whole.
+        # Leave room on each page, so that an UPDATE adds no index entry: a predicate lock covers a whole index page.
         columns = "code text NOT NULL, taken int NOT NULL DEFAULT 0"
         admin.execute(f"CREATE TABLE lock_by_code ({columns}) WITH (fillfactor = 50)")
         admin.execute("INSERT INTO lock_by_code (code) SELECT 'lock ' || n FROM generate_series(1, %s) AS n", [ROWS])
@@ -40,7 +40,7 @@ def indexed(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 @pytest.fixture
 def session(indexed: bool) -> Iterator[Callable[[], Session]]:
-    """Open sessions, which end before the table is dropped."""
+    """Return a function that opens sessions. They are closed before the table is dropped."""
     server = connection.settings_dict
     conninfo = psycopg.conninfo.make_conninfo(
         host=server["HOST"], port=server["PORT"], user=server["USER"], dbname=server["NAME"]
@@ -64,7 +64,7 @@ def serializable(session: Session) -> Session:
 
 
 def test_rows_that_do_not_match_are_read_and_not_locked(indexed: bool, session: Callable[[], Session]) -> None:
-    """Postgres locks a row once it has passed the condition. The index decides what is read, not what is locked."""
+    """Rows that do not match the condition are read and not locked. An index changes only which rows are read."""
     holder, other = session(), session()
     assert (f"Rows Removed by Filter: {ROWS - 1}" in plan(holder)) is not indexed
     holder.execute(LOCK, ["lock 1"])
@@ -81,7 +81,7 @@ def test_rows_that_do_not_match_are_read_and_not_locked(indexed: bool, session: 
 
 
 def test_the_row_that_matches_is_locked(indexed: bool, session: Callable[[], Session]) -> None:
-    """The negative control."""
+    """Negative control: a row that matches the condition is locked."""
     holder, other = session(), session()
     holder.execute(LOCK, ["lock 1"])
     with pytest.raises(psycopg.errors.LockNotAvailable):
@@ -94,7 +94,7 @@ def test_under_serializable_the_whole_table_counts_as_read(indexed: bool, sessio
     predicate = {kind for kind, mode in locks_of(holder, other) if mode == "SIReadLock"}
     assert predicate == ({"tuple"} if indexed else {"relation"})
     other.execute("SET lock_timeout = '10s'")
-    assert other.execute(WRITE, ["lock 2"]).rowcount == 1  # nobody waits for a predicate lock
+    assert other.execute(WRITE, ["lock 2"]).rowcount == 1  # a predicate lock blocks nobody
     other.rollback()
 
 

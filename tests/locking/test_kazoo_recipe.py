@@ -1,4 +1,4 @@
-"""The conformance suite on kazoo's own lock, for comparison with `ZooKeeperLock`."""
+"""kazoo's own lock under the conformance suite, for comparison with `ZooKeeperLock`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 @dataclass(frozen=True)
 class KazooRecipe(ZooKeeperRecipe):
-    """Makes kazoo's own locks, which take no options."""
+    """Makes kazoo's own locks, which accept no options."""
 
     def __call__(self, name: str, *, ttl: float = LONGEST, **options: Any) -> Lock:
         return KazooRecipeLock(self.client(ttl), name)
@@ -51,11 +51,11 @@ class TestKazooRecipeLock(
 ):
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 0.4  # the server ends sessions at every second tick of 0.2 s
+    CRASH_GRACE = 0.4  # the server ends sessions every 0.4 s: at every second tick
     IMPATIENT = {"ttl": SHORTEST}
     FAILS = frozenset(
         {
-            # kazoo cleans up after its own errors but not after KeyboardInterrupt.
+            # kazoo cleans up after its own errors, but not after KeyboardInterrupt.
             "test_an_interrupted_waiter_leaves_nothing",
             # Each failed wait leaves a watch until the holder changes.
             "test_failed_waits_leave_nothing",
@@ -65,7 +65,7 @@ class TestKazooRecipeLock(
     )
 
     def waiters(self, lock: Lock) -> int:
-        """Count queued clients that watch the node before theirs."""
+        """Count the queued clients that watch the node before their own."""
         client, path = parts(lock)
         *before, _ = line = self.line(lock) or [""]
         watching = {watch.__self__.node for node in before for watch in client._data_watchers.get(f"{path}/{node}", ())}

@@ -1,4 +1,4 @@
-"""Tests of Lease with a scripted lock and clock."""
+"""Lease, with a scripted lock and clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE
 
 
 class ScriptedLock(Lock):
-    """A lock that returns True or False, or raises, as the test says."""
+    """A lock that returns True or False or raises an error, as the test says."""
 
     capabilities = Capabilities()
 

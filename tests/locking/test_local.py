@@ -1,4 +1,4 @@
-"""Tests of ThreadLock and ProcessLock."""
+"""ThreadLock and ProcessLock."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def in_line(name: str) -> int:
 
 
 def openings(path: Path) -> list[int]:
-    """Return the file descriptors of this process for the file."""
+    """Return this process's file descriptors of the file."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
+        with suppress(FileNotFoundError):  # closed in the meantime
             if link.readlink() == path:
                 found.append(int(link.name))
     return found
@@ -69,11 +69,11 @@ def tasks() -> set[str]:
 
 
 def switches(but: Collection[str]) -> int:
-    """Return how often the other threads of this process have gone to sleep."""
+    """Return how often the test's threads have gone to sleep."""
     total = 0
     for task in Path("/proc/self/task").iterdir():
         if task.name not in but:
-            with suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            with suppress(FileNotFoundError, ProcessLookupError):  # ended in the meantime
                 lines = (task / "status").read_text().splitlines()
                 total += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
     return total
@@ -81,7 +81,7 @@ def switches(but: Collection[str]) -> int:
 
 @dataclass(frozen=True)
 class Bell:
-    """Runs a function before a thread sleeps on it."""
+    """Calls a function each time a thread is about to sleep on the wrapped lock."""
 
     bell: Any
     before: Callable[[], object]
@@ -100,7 +100,7 @@ class Bell:
 @slow("test_without_the_lock_threads_lose_updates")
 @without("test_the_first_in_line_may_die", "test_the_first_in_line_may_be_stopped")
 class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWaitConformance):
-    """A waiter cannot die or stop without its process."""
+    """ThreadLock under the conformance suite. Its waiters cannot die or stop without their process."""
 
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ThreadRecipe:
@@ -114,7 +114,7 @@ class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWa
 
     @pytest.fixture(autouse=True)
     def threads_of_others(self) -> None:
-        """Remember which threads ran before this test."""
+        """Remember the threads that ran before this test."""
         self.others = tasks()
 
     def asked(self, lock: Lock) -> int:
@@ -122,7 +122,7 @@ class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWa
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Yield a no-op: a thread that leaves the queue only wakes the holder here."""
+        """Yield a function that gives up waiting. With this lock, that wakes only the holder."""
         with lock.hold():
             yield lambda: lock.acquire(timeout=0)
 
@@ -150,14 +150,14 @@ class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWa
         assert lease.release() is True
 
 
-@slow("test_greenlets_each_own_a_lease")  # see test_greenlets_exclude_each_other
+@slow("test_greenlets_each_own_a_lease")  # test_greenlets_exclude_each_other covers it
 class TestProcessLock(suite.AcrossProcessesConformance, suite.ForkConformance, suite.SurvivesHolderCrashConformance):
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ProcessRecipe:
         return ProcessRecipe(tmp_path)
 
     def waiters(self, lock: Lock) -> int:
-        """Count the threads that have the file open but not locked."""
+        """Count the threads that have opened the file but not locked it."""
         assert isinstance(lock, ProcessLock)
         count = 0
         for file in openings(lock._path):
@@ -274,7 +274,7 @@ print("done")
 
 
 def test_greenlets_exclude_each_other(tmp_path: Path) -> None:
-    """The negative control, without a lock, is in the same program."""
+    """A greenlet lock excludes other greenlets. The program includes a negative control without a lock."""
     run = subprocess.run(
         [sys.executable, "-c", GREENLETS, str(tmp_path)], capture_output=True, text=True, timeout=2 * PATIENCE
     )
@@ -329,7 +329,7 @@ def test_without_its_folder_a_process_lock_is_unavailable(tmp_path: Path, name: 
 
 @pytest.fixture
 def living_child() -> Iterator[Callable[[], int]]:
-    """Fork a child that stays alive until the end of the test."""
+    """Return a function that forks a child, which lives until the end of the test."""
     children = []
 
     def fork() -> int:
@@ -354,7 +354,7 @@ def living_child() -> Iterator[Callable[[], int]]:
 
 def opened_by(child: int, path: Path) -> bool:
     for link in Path(f"/proc/{child}/fd").iterdir():
-        with suppress(FileNotFoundError):  # a child that is still starting has closed it
+        with suppress(FileNotFoundError):  # a starting child has just closed it
             if link.readlink() == path:
                 return True
     return False
@@ -364,7 +364,10 @@ def opened_by(child: int, path: Path) -> bool:
 def test_a_release_unlocks_a_file_open_in_a_child(
     living_child: Callable[[], int], tmp_path: Path, name: str, monkeypatch: Patch, unlocks: bool
 ) -> None:
-    """The child was forked without Python's hooks. Without LOCK_UN it would keep the lock."""
+    """A release unlocks a file that a child has open.
+
+    Without LOCK_UN, a child forked without Python's hooks keeps it.
+    """
     if not unlocks:
         monkeypatch.setattr(local, "_unlock", lambda file: None)
     lock = ProcessLock(tmp_path, name)

@@ -27,7 +27,7 @@ from tests.locking.zookeeper_support import running_zookeeper
 
 
 def shipped() -> set[type[Lock]]:
-    """Return every concrete lock of the package."""
+    """Return every non-abstract lock class of the package."""
     found = set()
     for module in pkgutil.walk_packages(locking.__path__, "locking."):
         if not module.name.startswith("locking.contrib"):
@@ -63,7 +63,7 @@ def test_it_says_how_long_a_dead_holder_keeps_each_lock() -> None:
     lines = {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1:4] for row in rows}
     assert set(lines) == {entry.lock.__name__ for entry in ENTRIES}
     assert lines["RedisLock"][:2] == ["At most its TTL."] * 2
-    # The settings of locking/postgres/session.py: 20 s idle, then two probes of 10 s.
+    # The settings of locking/postgres/session.py give 40 s: 20 s idle, then two probes of 10 s.
     assert lines["AdvisoryLock"][:2] == ["At once: its kernel closes the connection.", "40 s, by TCP keepalives."]
     assert not any("{" in text for texts in lines.values() for text in texts)
     assert all(
@@ -75,7 +75,7 @@ def test_it_says_how_long_a_dead_holder_keeps_each_lock() -> None:
 def addresses(
     servers: Servers, valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[type[Lock]], Mapping[str, str]]]:
-    """Return the addresses in the document, each with the address of a running server that replaces it."""
+    """Return a function that maps the addresses in a lock's sample to those of running servers."""
     with ExitStack() as running:
 
         def of(lock: type[Lock]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Tests of the locks on Postgres."""
+"""The locks on Postgres."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ Admin = psycopg.Connection[Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    # Preload psycopg in the fork server, unless another test file has started it: many short-lived processes need it.
+    # Import psycopg once, in the fork server, because many short-lived processes need it. Another test file may already
+    # have started that server.
     multiprocessing.set_forkserver_preload(["pytest", "tests.locking.actors", "tests.locking.postgres_support"])
     forkserver.ensure_running()
     with running_postgres() as running:
@@ -73,7 +74,7 @@ def conninfo(server: Postgres) -> str:
 
 @pytest.fixture(scope="module")
 def admins(server: Postgres) -> Iterator[list[Admin]]:
-    """A list of the sessions of this module's tests; the last one may be in use."""
+    """The sessions that this module's tests have opened. Only the last one may be in use."""
     opened: list[Admin] = []
     yield opened
     for one in opened:
@@ -82,9 +83,9 @@ def admins(server: Postgres) -> Iterator[list[Admin]]:
 
 @pytest.fixture
 def admin(server: Postgres, admins: list[Admin]) -> Admin:
-    """Return a session that all tests share. It is opened again when a test has restarted the server."""
+    """Return a session that all tests share. After a test has restarted the server, open it again."""
     with suppress(IndexError, psycopg.OperationalError):
-        # Otherwise the server could count the rows that it changed in an earlier test during this one.
+        # Flush the statistics. Otherwise rows changed in an earlier test may be counted in this one.
         admins[-1].execute("SELECT pg_stat_force_next_flush()")
         return admins[-1]
     admins.append(connect(server.folder, database=server.database))
@@ -95,7 +96,7 @@ Default = Callable[[str, str], None]
 
 
 class OnPostgres(PostgresTraces):
-    """Fixtures for the tests of one kind of lock, and of all kinds."""
+    """Fixtures for tests of one kind of lock, and for tests of all kinds."""
 
     KIND: Any = AdvisoryLock
     PAIRS = 10  # each opens a connection, for which the server starts a process
@@ -115,7 +116,7 @@ class OnPostgres(PostgresTraces):
 
     @pytest.fixture
     def default(self, server: Postgres, admin: Admin) -> Iterator[Callable[[str, str], None]]:
-        """Return a function that sets a default of the server until the end of the test."""
+        """Return a function that changes a default setting of the server until the end of the test."""
 
         def change(name: str, value: str) -> None:
             admin.execute(f"ALTER DATABASE {server.database} SET {name} = '{value}'")
@@ -135,7 +136,7 @@ class TestAdvisoryLock(
     suite.QuietWaitConformance,
     suite.SurvivesHolderCrashConformance,
 ):
-    # The server grants the lock to a stopped waiter, which keeps it while its connection lives.
+    # The server grants the lock to a stopped waiter, which keeps it as long as its connection lives.
     FAILS = frozenset({"test_the_first_in_line_may_be_stopped"})
     RELEASE_WRITES = 0
 
@@ -206,7 +207,7 @@ class TestInsertLockThatDoesNotListen(TestInsertLock):
 
 @dataclass(frozen=True)
 class PatientRecipe(PostgresRecipe):
-    """Makes locks whose waiters never reach the idle timeout, in any process."""
+    """Makes locks, in any process, whose waiters never pause for so long that they query again."""
 
     def __call__(self, name: str, **options: Any) -> Lock:
         insert.PAUSE_IN_TTLS = 1000
@@ -312,7 +313,7 @@ class TestLostConnection(OnPostgres):
         self.admin.execute(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = %s", ["lock kept"]
         )
-        turn(session_recipe("another"))  # gives the backend time to send something
+        turn(session_recipe("another"))  # gives the backend time to send a message
         lease.check()
         lease.extend()
         assert (lease.release(), told) == (True, [])
@@ -372,7 +373,7 @@ class TestServerGone:
                     lease.extend()
         finally:
             server.start()
-        assert lease.release() is (kind is InsertLock)  # the committed row of an InsertLock stays
+        assert lease.release() is (kind is InsertLock)  # an InsertLock's row is committed, so it survives
 
     def test_a_renewal_ends_in_time(self, server: Postgres) -> None:
         lease = held(InsertLock(conninfo_of(server), "hangs", ttl=LONG))
@@ -402,20 +403,21 @@ class TestServersTimeouts(OnPostgres):
     ) -> None:
         only_ours = "SELECT set_config('lock_timeout', $1, false), set_config('idle_session_timeout', $2, false)"
         monkeypatch.setattr(session, "SETTINGS", only_ours)
-        default("idle_in_transaction_session_timeout", "2s")  # long enough to acquire the lock first
+        default("idle_in_transaction_session_timeout", "2s")  # must be long enough to acquire the lock
         lease = held(PostgresRecipe(RowLock, conninfo, tmp_path)("not off"))
         wait_for(lambda: lease.lost)
         assert lease.release() is False
 
     def test_a_statement_timeout_does_not_end_a_wait(self, any_recipe: PostgresRecipe, default: Default) -> None:
         lock = any_recipe("statement")
-        default("statement_timeout", "500ms")  # not too short for the statement that pins the setting
+        # must be long enough for the statement that sets the timeout of the session
+        default("statement_timeout", "500ms")
         with lock.hold():
             assert run_threads(*[lambda: lock.acquire(timeout=1.0)] * 2) == [None] * 2
 
 
 class TestServersTransactions(OnPostgres):
-    """A stricter default isolation has no effect, but read-only mode has one."""
+    """A stricter default isolation level does not matter. A read-only server grants nothing."""
 
     WRITES = {
         RowLock: "UPDATE lock_row SET fence = 7 WHERE name = %s",
@@ -490,7 +492,7 @@ class TestRelease(OnPostgres):
 
     @pytest.mark.parametrize("guarded", [True, False])
     def test_of_two_threads_one_asks(self, session_recipe: PostgresRecipe, monkeypatch: Patch, guarded: bool) -> None:
-        """Two threads that use one connection at once would mix up their answers."""
+        """Of two threads, only one uses the connection at a time. Otherwise they could read each other's answers."""
         lease = held(session_recipe("two threads"))
         if not guarded:
             lease.session.statement_lock = threading.Semaphore(2)  # type: ignore[attr-defined]
@@ -565,7 +567,7 @@ class TestFork(OnPostgres):
                     wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
 
-            with inherited._mutex:  # as `ended` does: a child that inherits it would find it locked
+            with inherited._mutex:  # `ended` takes this mutex, too, so a forked child may inherit it locked
                 assert in_fork(renewed) == "renewed"
             assert renewer.renew([kept], LONG) == [True]
             assert renewer._session is inherited
@@ -787,7 +789,7 @@ class TestInsert(OnPostgres):
         lease.release()
         wait_for(lambda: second)
         wait_for(lambda: self.waiters(lock) == 5)
-        # Two statements of the release, two of the waiter that is granted the lock, two of the next waiter.
+        # Two statements each: the release, the waiter that is granted the lock, and the next waiter.
         assert self.asked(lock) - before <= 6
         for served in range(1, 7):
             wait_for(lambda count=served: len(second) == count)

@@ -1,6 +1,6 @@
-"""What the table of locks says of Postgres in the column "survives node loss": it does not.
+"""Locks on Postgres do not survive the loss of the primary, as the table of locks says.
 
-A standby takes the place of the primary. It knows the grants that had reached it by then, and no session.
+The standby that replaces the primary knows only the grants that had reached it, and no session.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Pair:
     standby: Standby
 
     def lock(self, kind: Any, client: str, **parameters: str) -> Any:
-        """Return a lock of a client that finds whichever server accepts writes."""
+        """Return a lock of a client that connects to the server that accepts writes."""
         hosts = f"{self.primary.folder},{self.standby.folder}"
         place = {"host": hosts, "port": PORT, "user": USER, "dbname": DATABASE, "target_session_attrs": "read-write"}
-        # The threads of one process share the sessions of one conninfo, so each client has its own.
+        # Give each client its own conninfo, because threads of one process share the sessions of a conninfo.
         conninfo = make_conninfo(**place, fallback_application_name=client, **parameters)
         return kind(conninfo, "stock", **({"ttl": TTL} if kind is InsertLock else {}))
 
@@ -81,12 +81,15 @@ def test_a_grant_that_the_standby_has_not_received_is_granted_twice(pair: Pair) 
     pair.fail_over()
     second = acquired(pair.lock(InsertLock, "B"), blocking=False)
     assert not first.lost
-    assert second.fence <= first.fence  # the fence is of no help: it is counted in the table that was lost
+    assert second.fence <= first.fence  # fences do not help: the table that counts them was lost
     second.release()
 
 
 def test_a_grant_that_waits_for_the_standby_is_kept(pair: Pair) -> None:
-    """A conninfo that asks for it is enough, if the primary names a synchronous standby."""
+    """A grant that waits for the standby survives.
+
+    The primary must name a synchronous standby, and the conninfo ask for it.
+    """
     first = acquired(pair.lock(InsertLock, "A", options=SYNCHRONOUS))
     pair.fail_over()
     assert pair.lock(InsertLock, "B").acquire(blocking=False) is None
@@ -99,7 +102,7 @@ def test_a_grant_that_waits_for_the_standby_is_kept(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", [AdvisoryLock, RowLock])
 def test_a_lock_of_a_session_ends_with_the_primary_and_its_holder_is_told(pair: Pair, kind: Any) -> None:
-    """No setting helps: the standby has no session. Its holder learns of that at the next check."""
+    """A session lock ends with the primary, whatever the settings, and the next check tells its holder."""
     first = acquired(pair.lock(kind, "A"))
     pair.fail_over()
     second = acquired(pair.lock(kind, "B"), blocking=False)

@@ -1,4 +1,4 @@
-"""Tests of the sessions of locks on Postgres: the waiters of a process share few, and hand them on."""
+"""Sessions of the locks on Postgres: waiters of a process share a few sessions and pass them on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.waiting import PATIENCE, wait_for
 
 WAITERS = 20
 FEW = 4
-"""Sessions of a process: of the holder, of the waiter at the server, and up to two that are changing hands."""
+"""Maximum sessions of a process: the holder's, that of the waiter at the server, and two that change hands."""
 
 KINDS = [AdvisoryLock, RowLock, InsertLock]
 SESSION_KINDS = [AdvisoryLock, RowLock]
@@ -45,7 +45,7 @@ SESSION_KINDS = [AdvisoryLock, RowLock]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """Yield a server with room for twelve sessions."""
+    """Yield a server that accepts twelve sessions."""
     with running_postgres("--max_connections=15") as running:
         yield running
 
@@ -171,9 +171,9 @@ class TestSharedSessions(PostgresTraces):
 
     @pytest.fixture
     def given_back(self, monkeypatch: Patch) -> threading.Event:
-        """An event that waiters await before they take a session; set at first. Clear it around a release.
+        """An event that waiters await before they take a session; set at first. Tests clear it around a release.
 
-        A waiter whose turn comes between the release and the return of the session would open one of its own.
+        Without it, a waiter whose turn comes before the session is returned would open another session.
         """
         event, take = threading.Event(), SharedSessions.take
         event.set()
@@ -205,7 +205,7 @@ class TestSharedSessions(PostgresTraces):
             assert (first.release(), lock._release(first)) == (False, False)
             assert lock.acquire(blocking=False) is None
         del third
-        # A dropped lease ends its session, although an earlier lease, which is still here, had it before.
+        # Dropping a lease ends its session, even if an earlier lease that still exists had used the session.
         with pytest.warns(ResourceWarning, match="dropped"):
             last.clear()
         assert session() is None
@@ -235,7 +235,10 @@ class TestSharedSessions(PostgresTraces):
     def test_a_look_at_a_released_lease_does_not_end_that_of_the_next_holder(
         self, kind: Any, given_back: threading.Event, monkeypatch: Patch
     ) -> None:
-        """A thread looks at the first lease while that is released, and goes on when the session has a new answer."""
+        """Checking a released lease does not end the lease of the next holder of its session.
+
+        A thread checks the first lease during its release, and goes on when the session has a new answer.
+        """
         lock = self.made(kind, "looked at")
         first: Any = acquired(lock)
         session, ended = first.session, cast(property, PostgresSession.ended).fget
@@ -287,7 +290,7 @@ class TestSharedSessions(PostgresTraces):
                 assert spare in _spare
                 if ends_at_once:
                     spare.close()
-                else:  # the server ends it after the look at the socket
+                else:  # ends the session after its socket was checked
                     self.admin.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
                         [f"lock {lock.name}"],

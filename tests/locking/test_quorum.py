@@ -1,4 +1,4 @@
-"""Locks on three servers: the leader is killed or cut off, a follower loses its disk, and the holder is paused."""
+"""Locks on three servers. The leader is killed or cut off, a follower loses its disk, or the holder is paused."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def test_a_grant_outlives_the_leader(quorum: Quorum, threads: Pool) -> None:
 
 
 def test_a_holder_whose_own_server_is_killed_keeps_the_lock_or_is_told(quorum: Quorum, threads: Pool) -> None:
-    """A client of ZooKeeper goes to another server of its list. A client of etcd has one address, so it is told."""
+    """When its server is killed, a ZooKeeper holder moves to another server and keeps the lock. An etcd holder is told.
+
+    A client of etcd has only one address.
+    """
     leader, (one, other) = quorum.cluster.leader(), quorum.followers()
     told: list[Lease] = []
     ttl = SHORTEST if quorum.is_etcd else LONG
@@ -83,7 +86,7 @@ def test_a_minority_grants_nothing_and_its_holder_is_told_first(
     minority, majority = quorum.recipe(old), quorum.recipe(one, other)
     told: list[float] = []
     lock = minority("stock", ttl=SHORTEST, on_lost=lambda lease: told.append(time.monotonic()))
-    with minority("another", ttl=SHORTEST).hold():  # granted as long as the network is whole
+    with minority("another", ttl=SHORTEST).hold():  # granted while the network is whole
         pass
     lease = acquired(lock)
     cut = time.monotonic()
@@ -95,7 +98,7 @@ def test_a_minority_grants_nothing_and_its_holder_is_told_first(
         with pytest.raises(LockUnavailable):
             minority("another", ttl=SHORTEST).acquire(timeout=0.5)
     second = waiter.result()
-    assert lease.lost  # before the majority has granted the lock to another client
+    assert lease.lost  # lost before the majority grants the lock to another client
     record_property("seconds from the cut to the grant", time.monotonic() - cut)
     record_property("seconds from the cut to the call of on_lost", wait_for(lambda: told)[0] - cut)
     assert attempts
@@ -111,7 +114,7 @@ def test_a_follower_that_lost_its_disk_forgets_no_grant(quorum: Quorum, threads:
     leader, (empty, other) = quorum.cluster.leader(), quorum.followers()
     lease = acquired(quorum.recipe(other, empty)("stock", ttl=LONG))
     quorum.replace_disk(empty)
-    leader.kill()  # now the majority is the other follower and the one that was empty
+    leader.kill()  # leaves the follower and the member with the new disk as majority
     assert quorum.cluster.leader() is not leader
     waiter = threads.submit(granted, quorum.recipe(empty, other, own=1)("stock", ttl=LONG))
     assert renewed(lease)
@@ -121,7 +124,10 @@ def test_a_follower_that_lost_its_disk_forgets_no_grant(quorum: Quorum, threads:
 
 
 def test_two_losses_at_once_make_zookeeper_forget_and_etcd_refuse(quorum: Quorum) -> None:
-    """Negative control: a majority that knows nothing of the grant. No quorum survives it; etcd does not start it."""
+    """Negative control: no quorum survives the loss of two members.
+
+    ZooKeeper forgets the grant; etcd does not start.
+    """
     leader, (late, empty) = quorum.cluster.leader(), quorum.followers()
     quorum.cluster.isolate(late)
     wait_for(lambda: not late.status().up)

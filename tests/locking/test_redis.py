@@ -1,4 +1,4 @@
-"""Conformance of RedisLock."""
+"""RedisLock under the conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the connections of RedisLock: waiters share few, and a release never waits for one of the client's pool."""
+"""Connections of RedisLock: waiters share a few, and a release never waits for one of the client's pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.waiting import PATIENCE, wait_for
 Make = Callable[..., redis.Redis]
 
 WAITERS = 60
-"""More than the connections that may stay open."""
+"""More waiters than connections may stay open."""
 POOL_TIMEOUT = 20
 
 
@@ -36,7 +36,7 @@ def default(valkey: Valkey, client: redis.Redis) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def tiny(valkey: Valkey, client: redis.Redis) -> Iterator[redis.Redis]:
-    """Yield a client of four connections, whose pool lets callers wait for one for `POOL_TIMEOUT` seconds."""
+    """Yield a client with four connections. Callers wait at most `POOL_TIMEOUT` seconds for one of them."""
     pool = redis.BlockingConnectionPool.from_url(valkey.url, max_connections=4, timeout=POOL_TIMEOUT)
     with redis.Redis(connection_pool=pool) as made:
         yield made
@@ -55,7 +55,7 @@ def asleep(client: redis.Redis) -> int:
 
 
 def used_up(client: redis.Redis) -> ExitStack:
-    """Take all connections of the client's pool until the returned stack is closed."""
+    """Take all connections of the client's pool, and return them when the stack is closed."""
     pool, stack = client.connection_pool, ExitStack()
     for _ in range(pool.max_connections):
         stack.callback(pool.release, pool.get_connection())
@@ -118,7 +118,10 @@ class TestManyWaiters:
     def test_whoever_becomes_first_is_listed_before_it_sleeps(
         self, default: redis.Redis, client: redis.Redis, asks_first: bool
     ) -> None:
-        """A release wakes nobody else: a waiter that has not asked, or whose entry has expired, asks first."""
+        """The first waiter of a process is listed in Redis before it sleeps; a release wakes only listed waiters.
+
+        A waiter that has not queried the lock, or whose entry in the list has expired, queries the lock first.
+        """
         lock, place = RedisLock(default, "crowd", ttl=0.5), QueuePlace((default.connection_pool, "lock:{crowd}"))
         with ThreadPoolExecutor(1) as threads, place:
             holder = RedisLock(client, "crowd", ttl=60.0).acquire()
@@ -150,7 +153,7 @@ class TestManyWaiters:
         RedisLock(default, "crowd").acquire().release()
         own = own_connections(default.connection_pool)
         assert len(own._idle) == 1
-        own._pid = 0  # as in a child
+        own._pid = 0  # as in a forked child
         assert own.take_idle() is None
 
 
@@ -172,7 +175,7 @@ class TestUsedUpPool:
 
 
 class TestInterrupted:
-    """A connection that is not given back is closed with its last reference: nothing counts it as used for ever."""
+    """A connection is closed when its last reference is dropped, so an interrupted call does not use up the pool."""
 
     @pytest.mark.parametrize("method", ["send_command", "read_response"])
     def test_a_call_leaves_no_connection_open(self, client: redis.Redis, valkey: Valkey, method: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests of RedisLock with replicas, Sentinel and a cluster, on real servers."""
+"""RedisLock with replicas, Sentinel and a cluster, on real servers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pair() -> Iterator[tuple[tuple[Valkey, int], tuple[Valkey, int]]]:
 class TestReplicas:
     @pytest.fixture(autouse=True)
     def _in_step(self, pair: Pair) -> None:
-        """Wait for the replica, which an earlier test may have paused."""
+        """Wait until the replica is up to date, because an earlier test may have paused it."""
         (_, primary), _ = pair
         wait_for(lambda: synced(client_of(primary)), "the replica")
 
@@ -60,7 +60,7 @@ class TestReplicas:
             with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
                 RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1).acquire(timeout=1.0)
             wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be taken back")
-            with RedisLock(client, "copied").hold(timeout=0):  # granted without replicas
+            with RedisLock(client, "copied").hold(timeout=0):  # granted without asking replicas
                 pass
         wait_for(lambda: synced(client), "the replica")
 
@@ -192,7 +192,7 @@ class TestSentinel:
 
 @contextmanager
 def valkeys_sentinel(primary: int) -> Iterator[int]:
-    """Run a sentinel that fails over after half a second."""
+    """Run a sentinel that starts a failover after half a second."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     folder = RunFolder(outer / "run")
@@ -205,7 +205,7 @@ def valkeys_sentinel(primary: int) -> Iterator[int]:
         f"port {port}\nbind {HOST}\ndir {folder.valkey}\nsentinel monitor shop {HOST} {primary} 1\n"
         "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
     )
-    settings.chmod(0o666)  # the sentinel rewrites the file, whichever user it runs as
+    settings.chmod(0o666)  # the sentinel, run by any user, rewrites the file
     sentinel = Child(
         "sentinel",
         [str(WHEEL.path(folder.path)), str(settings), "--sentinel"],
@@ -232,14 +232,14 @@ def answers(port: int) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[int]]:
-    """Yield the ports of three nodes that share the slots."""
+    """Yield the ports of three nodes that share the slots of a cluster."""
     with running_cluster() as nodes:
         yield [port for _, port in nodes]
 
 
 @contextmanager
 def running_cluster() -> Iterator[list[tuple[Valkey, int]]]:
-    """Run three nodes that share the slots, each with its port."""
+    """Run three nodes that share the slots of a cluster, and yield each with its port."""
     with valkeys(3, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000") as nodes:
         ports = [port for _, port in nodes]
         bounds = [0, 5461, 10923, 16384]

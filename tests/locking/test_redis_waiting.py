@@ -1,4 +1,4 @@
-"""Tests of the waiters of RedisLock: quiet, woken by a release, never lost."""
+"""Waiters of RedisLock: they are quiet, a release wakes them, and none is lost."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ PUSH_THE_GRANT = "redis.call('RPUSH', KEYS[4], grant)"
 """The line of release.lua that wakes a waiter."""
 
 OFFER_OUTLIVES_ITS_GRANT = "redis.call('PEXPIRE', KEYS[4], math.max(ttl, redis.call('PTTL', KEYS[3])))"
-"""The line of release.lua by which an unclaimed offer is known as such after it has expired."""
+"""The line of release.lua that keeps an unclaimed offer longer than its grant, so that others can recognise it."""
 
 OVER = "1 1 over"
-"""A grant that has expired: it was made for a millisecond, long ago."""
+"""An expired grant: it was valid for a millisecond, long ago."""
 
 
 @pytest.fixture
 def lock(client: redis.Redis) -> RedisLock:
-    """Return a lock with a long TTL: only a wake-up can end a wait for it."""
+    """Return a lock with a long TTL, so that only a wake-up can end a wait for it."""
     return RedisLock(client, "wait", ttl=60.0)
 
 
 @pytest.fixture
 def beside(recipe: RedisRecipe) -> Iterator[redis.Redis]:
-    """Yield a client whose waiters sleep on a connection of their own, as those of another process do."""
+    """Yield a client whose waiters sleep on their own connection, as those of another process do."""
     with clients_apart(recipe, 1) as (apart,):
         yield apart.client
 
@@ -72,7 +72,7 @@ def blocked(client: redis.Redis) -> int:
 
 
 def take_turn(lock: RedisLock) -> int:
-    """Wait for the lock, and return the fence."""
+    """Wait for the lock, release it, and return its fence."""
     with lock.hold(timeout=2 * PATIENCE) as lease:
         assert lease.fence is not None
         return lease.fence
@@ -83,7 +83,7 @@ def fence_of_the_holder(client: redis.Redis) -> int:
 
 
 class Sleeper:
-    """A sleeping waiter that the test drives step by step."""
+    """A sleeping waiter that the test controls step by step."""
 
     def __init__(self, lock: RedisLock) -> None:
         token = new_token()
@@ -114,7 +114,7 @@ class TestQuiet:
 
     def test_an_idle_waiter_sends_one_command_a_ttl(self, recipe: RedisRecipe, client: redis.Redis) -> None:
         timed = type("Idle", (Timed,), {"sent_at": []})
-        # The holder's TTL outlasts any delay of the machine.
+        # The holder's TTL is longer than any delay of the machine.
         with RedisLock(client, "wait", ttl=60.0).hold():
             lock = RedisLock(redis.Redis.from_url(recipe.url, connection_class=timed), "wait", ttl=self.TTL)
             thread = threading.Thread(target=take_turn, args=(lock,))
@@ -135,7 +135,7 @@ class TestQuiet:
 
     @staticmethod
     def pauses(timed: type[Timed]) -> list[float]:
-        """Return the pauses between the commands of a waiter."""
+        """Return the seconds between the commands of a waiter."""
         begun = len(timed.sent_at)
         wait_for(lambda: len(timed.sent_at) > begun + 4)
         return [after - before for before, after in pairwise(timed.sent_at[begun:])]
@@ -159,7 +159,7 @@ class TestPause:
 
 
 class TestHandOver:
-    """A release with waiters is a grant to one of them."""
+    """A release with waiters grants the lock to one of them."""
 
     @pytest.mark.parametrize("handed_over", [True, False])
     def test_a_newcomer_cannot_overtake(
@@ -223,7 +223,7 @@ class TestHandOver:
                 served.append(place)
 
         turns = []
-        for place, ttl in enumerate((60.0, 60.0, 0.5)):  # the one with the shortest TTL looks first
+        for place, ttl in enumerate((60.0, 60.0, 0.5)):  # the waiter with the shortest TTL queries first
             turns.append(threads.submit(turn, place, ttl))
             wait_for(lambda count=place + 1: blocked(client) == count)
         client.delete(KEY)
@@ -277,7 +277,10 @@ class TestHandOver:
 
     @staticmethod
     def left_lying(lock: RedisLock) -> int:
-        """Release the lock while a waiter is listed but not blocked."""
+        """Release the lock while a waiter is listed but not blocked, so that no waiter takes the grant.
+
+        Return the fence.
+        """
         with lock.hold() as lease:
             lock._ask(new_token(), float("inf"), waits=True)
             return lease.fence
@@ -305,10 +308,10 @@ class TestHandOver:
 
 
 class TestTimeOfAGrant:
-    """The lifetime of a handed-over grant counts from the waiter's last refused request."""
+    """The lifetime of a grant by release counts from the waiter's last refused request."""
 
     def handed(self, lock: RedisLock, client: redis.Redis) -> tuple[str, str, Refusal]:
-        """Return a grant as a waiter would pop it, the waiter's token, and its refusal."""
+        """Return a grant that a waiter would pop, the waiter's token, and the refusal of its request."""
         with RedisLock(client, "wait", ttl=30.0).hold():
             token = new_token()
             refused = lock._ask(token, float("inf"), waits=True)
@@ -392,7 +395,7 @@ class TestTimeOfAGrant:
 
 
 class TestLateGrant:
-    """A popped grant holds the lock even if its waiter was about to give up."""
+    """A waiter that pops a grant holds the lock, even if it was about to give up."""
 
     def test_a_grant_at_the_deadline_is_taken(self, lock: RedisLock, client: redis.Redis, monkeypatch: Patch) -> None:
         lease = lock.acquire()
@@ -491,7 +494,7 @@ class TestLateGrant:
                 fence = turn.result(PATIENCE)
                 assert time.monotonic() - released < 2 * ttl + BUSY
                 assert fence > lease.fence
-            # The stopped waiter does not use the old grant when it continues.
+            # After the pause, the stopped waiter does not use its old grant.
             assert (pipe.recv(), pipe.recv()) == ("waiting", fence_of_the_holder(client))
             pipe.send("release")
             assert pipe.recv() is True
@@ -507,28 +510,29 @@ class TestLateGrant:
     def test_after_a_grant_by_look_no_grant_is_taken(self, client: redis.Redis, threads: Pool) -> None:
         client.set(KEY, "a holder who dies", px=300)
         turns = [threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0)) for _ in range(12)]
-        fences = [turn.result(PATIENCE) for turn in turns]  # the first by its timer, the others by a hand-over
+        # the first acquires after its timer, the others when the lock is released to them
+        fences = [turn.result(PATIENCE) for turn in turns]
         assert len(set(fences)) == 12
         assert blocked(client) == 0
 
 
 class TestDeadWaiters:
-    """A waiter that dies costs others one refusal at most, and never the lock."""
+    """A waiter that dies costs others at most one refusal. The lock is never lost."""
 
     TTL = 10.0
 
     @pytest.fixture
     def short(self, client: redis.Redis) -> RedisLock:
-        """Return a lock whose TTL is a small part of that of the waiter that dies."""
+        """Return a lock with a much shorter TTL than that of the waiter that dies."""
         return RedisLock(client, "wait", ttl=self.TTL, renew=False)
 
     @staticmethod
     def die(client: redis.Redis) -> None:
-        """Leave the entry of a waiter that counts as alive for two minutes, and sleeps no more."""
+        """List a waiter that does not sleep any more, but counts as alive for two minutes."""
         RedisLock(client, "wait", ttl=60.0)._ask("a waiter who dies", float("inf"), waits=True)
 
     def offer_is_over(self, client: redis.Redis) -> None:
-        """Let the TTL of the offer pass for every key, without waiting for it."""
+        """Shorten the TTL of every key by that of the offer, as if the offer's time had passed."""
         for key in client.scan_iter("lock:*"):
             if (left := client.pttl(key) - int(1000 * self.TTL)) > 0:
                 client.pexpire(key, left)
@@ -614,7 +618,7 @@ class TestDeadWaiters:
 
 
 class TestLog:
-    """Waiters are not written to the log: with `appendfsync always` each entry costs a wait for the disk."""
+    """Waiting adds nothing to the append-only log: with `appendfsync always`, each entry waits for the disk."""
 
     @pytest.mark.parametrize("replicates", [False, True])
     def test_waiting_writes_nothing_to_the_log(
@@ -626,7 +630,7 @@ class TestLog:
 
     @staticmethod
     def logged(lock: RedisLock, client: redis.Redis) -> int:
-        """Return how many bytes a waiter adds to the append-only file."""
+        """Return how many bytes a waiter adds to the append-only log."""
         with lock.hold():
             before = client.info("persistence")["aof_current_size"]
             sleeper = Sleeper(lock)

@@ -1,4 +1,4 @@
-"""Tests of RedisLock and its server: round trips, keys, lost answers, kinds of clients, lost data."""
+"""RedisLock and its server: round trips, keys, lost responses, kinds of clients, lost data."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ Connect = Callable[..., redis.Redis]
 Cut = type[CutConnection]
 
 PLAIN_PAIR = {"evalsha": 2, "time": 1, "get": 2, "set": 2, "del": 1, "exists": 2}
-"""What the server runs for an acquire and a release without waiters, its scripts' own commands included."""
+"""The commands that the server runs for an acquire and a release without waiters, including those of scripts."""
 
 
 @pytest.fixture
 def connect(valkey: Valkey, client: redis.Redis) -> Iterator[Callable[..., redis.Redis]]:
-    """Return a function that makes further clients of the emptied server."""
+    """Empty the server, and return a function that makes further clients."""
     made: list[redis.Redis] = []
 
     def make(connection_class: type | None = None, **options: Any) -> redis.Redis:
@@ -247,7 +247,7 @@ class TestLostAnswers:
         self, own_valkey: Valkey, ttl: float, timeout: float | None
     ) -> None:
         client = redis.Redis.from_url(own_valkey.url, socket_timeout=PATIENCE)
-        RedisLock(client, "hung").acquire().release()  # opens the connection: a short TTL must not end meanwhile
+        RedisLock(client, "hung").acquire().release()  # opens the connection first, because the next TTL is short
         lock = RedisLock(client, "hung", ttl=ttl)
         start = time.monotonic()
         with paused(own_valkey.child.pid), pytest.raises(LockUnavailable):
@@ -296,7 +296,8 @@ class TestLostAnswers:
 
     def test_a_late_confirmation_is_given_back(self, connect: Connect, client: redis.Redis, monkeypatch: Patch) -> None:
         clock = Clock()
-        holder = RedisLock(client, "slow", ttl=2 * LONG).acquire()  # another TTL, so that the waiter confirms the grant
+        # another TTL than the waiter's, so the waiter must confirm its grant
+        holder = RedisLock(client, "slow", ttl=2 * LONG).acquire()
         slow = RedisLock(client, "slow", ttl=LONG, clock=clock)
         send = RedisLease.extend_call
 
@@ -331,7 +332,7 @@ CLIENTS = {
 class TestEveryKindOfClient:
     def test_it_locks_waits_is_woken_and_renews(self, connect: Connect, options: dict[str, Any]) -> None:
         client = connect(**options)
-        lock = RedisLock(client, "any", ttl=LONG)  # so long that only a wake-up ends the wait
+        lock = RedisLock(client, "any", ttl=LONG)  # so long that only a wake-up can end the wait
         lease = lock.acquire()
 
         def wait() -> int:
@@ -358,7 +359,7 @@ class TestEveryKindOfClient:
             return late
 
         with lock.hold():
-            # One success is enough: a busy machine is late at times, but the server's timer would always add GRACE.
+            # One quick try is enough: a busy machine is late at times, but the server's timer would always add GRACE.
             wait_for(lambda: late_by() < GRACE / 2)
 
 
@@ -379,7 +380,10 @@ class TestEmptied:
 
 
 class TestArguments:
-    """A signal handler that raises while hiredis packs a number can crash the process."""
+    """All arguments of commands are text.
+
+    If a signal handler raises while hiredis packs a number, the process can crash.
+    """
 
     @pytest.mark.parametrize("kind", [RedisLock, Redlock])
     def test_all_are_text(self, connect: Connect, kind: type[RedisLock] | type[Redlock]) -> None:

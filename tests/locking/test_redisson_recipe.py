@@ -1,4 +1,4 @@
-"""The conformance suite on Redisson's protocol in Python, for comparison with `RedisLock`."""
+"""Redisson's protocol in Python under the conformance suite, for comparison with `RedisLock`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass(frozen=True)
 class RedissonRecipe(RedisRecipe):
-    """Makes locks of Redisson's protocol."""
+    """Makes locks that use Redisson's protocol."""
 
     def __call__(self, name: str, **options: Any) -> Lock:  # type: ignore[override]
         return RedissonRecipeLock(self.client, name, **options)
@@ -39,10 +39,10 @@ class TestRedissonRecipeLock(
 ):
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORT}
-    RELEASE_WRITES = 2  # the count, and the key
+    RELEASE_WRITES = 2  # one for the count, one for the key
     FAILS = frozenset(
         {
-            # A renewal takes as long as the timeout of the client, which is longer than the TTL of the test.
+            # A renewal may take as long as the client's timeout, which is longer than the TTL of the test.
             "test_the_holder_is_told_when_the_server_hangs",
         }
     )

@@ -1,4 +1,4 @@
-"""Tests of Redlock: conformance, and nodes that are dead, hang, refuse or answer late."""
+"""Redlock: the conformance suite, and nodes that are dead, hang, refuse or respond late."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ Nodes = list[Valkey]
 NODES = 5
 QUORUM = 3
 NODE_TIMEOUT = 0.6
-"""Seconds: hanging nodes cost this much in total, not each. A busy machine may need as much again."""
+"""Seconds: all hanging nodes together cost this much. A busy machine may need as much again."""
 
 PATIENT = PATIENCE
-"""Seconds: longer than any node needs, even while two hundred threads ask at the same time."""
+"""Seconds: longer than any node needs, even while two hundred threads send requests."""
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +72,7 @@ def nodes() -> Iterator[list[Valkey]]:
             outer.chmod(0o755)
             folder = RunFolder(outer / "run")
             folder.create()
-            # No log on disk: the tests empty a node to show what a crash would lose.
+            # Run without a disk log, because tests empty a node to show what a crash would lose.
             nodes.append(Valkey(folder.valkey, extra=("--appendonly", "no")))
             stack.callback(nodes[-1].stop)
             nodes[-1].start()
@@ -96,7 +96,7 @@ def clients(recipe: RedlockRecipe) -> Clients:
 
 @pytest.fixture
 def make(clients: Clients) -> Make:
-    """Return a function that makes locks of one name with open connections."""
+    """Return a function that makes locks of one name whose connections are open."""
 
     def lock(name: str = "lock", **options: Any) -> Redlock:
         made = Redlock(clients, name, **{"ttl": LONG, "node_timeout": NODE_TIMEOUT, "retry_delay": 0.02, **options})
@@ -107,7 +107,7 @@ def make(clients: Clients) -> Make:
 
 
 def holders(nodes: Nodes, name: str = "lock") -> list[bool]:
-    """Return for each node whether the lock is held there."""
+    """Return, for each node, whether it holds a grant of the lock."""
     found = []
     for node in nodes:
         with admin(node) as client:
@@ -116,7 +116,7 @@ def holders(nodes: Nodes, name: str = "lock") -> list[bool]:
 
 
 def acquire_or_say(lock: Redlock) -> tuple[Lease | None, float]:
-    """Ask once; return the lease (None if too few nodes answered) and the seconds it took."""
+    """Try once. Return the lease (None if too few nodes responded) and the seconds that it took."""
     start = time.monotonic()
     try:
         lease = lock.acquire(blocking=False)
@@ -148,7 +148,7 @@ class TestRedlock(
 
     @contextmanager
     def clients(self, recipe: RedlockRecipe, count: int) -> Iterator[list[Recipe]]:
-        """Yield recipes with open connections, because the test is about simultaneous requests, not connects."""
+        """Yield recipes whose connections are open, because the test is about simultaneous requests, not connects."""
         with clients_apart(recipe, min(count, 50)) as apart:
             places = [apart[place % len(apart)] for place in range(count)]
             for place in places:
@@ -170,7 +170,7 @@ class TestRedlock(
             yield
 
     def restart(self) -> None:
-        """Save, kill and start each node."""
+        """Save the data of each node, kill it and start it."""
         for client, node in zip(self.admins, self.nodes, strict=True):
             client.save()
             node.child.kill()
@@ -188,13 +188,13 @@ class TestRedlock(
         return sum(client.info("persistence")["rdb_changes_since_last_save"] for client in self.admins)
 
     def fail_12_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
-        """Open as many connections as threads first, so that the count does not depend on chance."""
+        """First open a connection per thread, so that the count of connections does not depend on chance."""
         for opening in [node_of(client.connection_pool).open(PATIENT) for client in self.admins for _ in range(8)]:
             opening.result(PATIENT)
         super().fail_12_tries(lock, other, **how)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        gc.collect()  # redis-py's clients are in reference cycles: close those of other tests
+        gc.collect()  # closes other tests' redis-py clients, which are in reference cycles
         return {
             "keys": sum(client.exists(f"redlock:{lock.name}") for client in self.admins),
             "connections": sum(len(client.client_list()) for client in self.admins),
@@ -444,14 +444,14 @@ class TestHangingNodes:
 
 
 class TestLateGrants:
-    """A node is paused while it is asked, and continues after the vote."""
+    """A node is paused when it is asked for its vote, and continues after the voting has ended."""
 
     @pytest.fixture(params=[1, 3], ids=["granted by the others", "not granted"])
     def late(self, request: pytest.FixtureRequest) -> int:
         return int(request.param)
 
     def grant_late(self, make: Make, nodes: Nodes, late: int) -> list[bool]:
-        """Return which late nodes keep the grant after they have run everything they were sent."""
+        """Return, for each late node, whether it keeps the grant after it has run all commands sent to it."""
         lock = make(renew=False)
         with ExitStack() as stack:
             stats = [CommandStats(stack.enter_context(admin(node))) for node in nodes[:late]]
@@ -491,7 +491,7 @@ class TestLateGrants:
         lease, node = make(renew=False).acquire(), node_of(clients[0].connection_pool)
         while (connection := node.take_idle()) is not None:
             connection.disconnect()
-        node.silent = True  # so that the ballot does not wait for it
+        node.silent = True  # tells the ballot not to wait for this node
         connect, put = nodes_module.open_connection, RedlockNode.put
         released, taken = threading.Event(), []
 
@@ -749,7 +749,7 @@ class TestRelease:
             assert [released(lease), released(lease)] == [
                 None,
                 None,
-            ]  # too few nodes answered to decide
+            ]  # None, because too few nodes responded to decide
         assert wait_for(lambda: released(lease)) is True
         assert lease.release() is False
 
@@ -779,7 +779,7 @@ def extended(lease: Lease) -> bool:
 
 
 def released(lease: Lease) -> bool | None:
-    """Return the result of a release, or None if too few nodes answered."""
+    """Return the result of a release, or None if too few nodes responded."""
     try:
         return lease.release()
     except LockUnavailable:
@@ -815,7 +815,7 @@ class TestServers:
         assert {type(lock._renewer) for lock in locks} == {RedlockRenewer}
         assert len({lock._renewer for lock in locks}) == 1
         leases[3].release()
-        leases[0].extend()  # makes all nodes cache the script
+        leases[0].extend()  # has all nodes cache the script
         before = counted.sent
         assert locks[0]._renewer.renew(leases, 5.0) == [index != 3 for index in range(10)]
         assert counted.sent - before == NODES

@@ -1,4 +1,4 @@
-"""Tests of ReentrantLock."""
+"""ReentrantLock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class TestReentrantRedisLock(OfTheLockWithin, test_redis.TestRedisLock):
             for lease in (inner, outer):
                 with pytest.raises(LeaseLost):
                     lease.check()
-        wait_for(lambda: told)  # the watchdog may have seen the loss first, and may not have called `on_lost` yet
+        wait_for(lambda: told)  # if the watchdog saw the loss first, its call of `on_lost` may come later
         assert [lease.token for lease in told] == [outer.token] == [inner.token]
         assert caplog.text.count(lock.name) == 1
 
@@ -274,10 +274,10 @@ def test_a_reused_thread_id_is_not_the_holder(lock: ReentrantLock) -> None:
         _thread.start_new_thread(enter, ())
         wait_for(lambda: leases)
         assert leases[0][2] is None
-        # Python 3.13 makes a new Thread object for each thread that it did not start itself.
+        # Python 3.13 creates a new Thread object for each thread that Python did not start.
         return leases[0][0] == ident and (leases[0][1] is thread or sys.version_info >= (3, 13))
 
-    wait_for(reused)  # negative control: the thread id and, before 3.13, the Thread object are reused
+    wait_for(reused)  # negative control: a new thread gets the same thread id and, before 3.13, the same Thread object
     lease.release()
 
 
@@ -320,7 +320,7 @@ def test_equal_owners_that_ask_together_take_turns(name: str) -> None:
         first = wait(asked, PATIENCE, FIRST_COMPLETED).done.pop()
         lease = first.result()
         assert lease is not None
-        held(lock).release()  # the owner enters again
+        held(lock).release()  # the owner acquires again
         assert in_line(name) == 2
         assert lease.release() is True
         (second,) = {*asked} - {first}
@@ -354,7 +354,7 @@ def test_two_tasks_of_one_thread_exclude_each_other(lock: ReentrantLock) -> None
 
 
 async def both_by_thread(lock: ReentrantLock) -> bool:
-    """Return whether a task enters a lock that another task of its thread holds."""
+    """Return whether a task can acquire a lock that another task in its thread holds."""
 
     async def enter() -> bool:
         lease = lock.acquire(blocking=False)
@@ -407,7 +407,7 @@ def test_two_greenlets_of_one_thread_exclude_each_other(lock: ReentrantLock) -> 
     second = greenlet.greenlet(lambda: lock.acquire(blocking=False))
     assert first.switch() == "inside"
     assert second.switch() is None
-    # Some frameworks run a greenlet in a copy of another one's context.
+    # Some frameworks run a greenlet in a copy of another greenlet's context.
     third = greenlet.greenlet(lambda: lock.acquire(blocking=False))
     third.gr_context = first.gr_context.copy()
     assert third.switch() is None

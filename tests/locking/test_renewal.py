@@ -1,4 +1,4 @@
-"""Tests of the watchdog."""
+"""The watchdog, which renews leases."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tests.locking.support import (
 from tests.waiting import PATIENCE, wait_for
 
 SOCKET_TIMEOUT = 5.0
-"""Seconds: redis-py's default timeout. A renewal that waited for a hanging server would take at least as long."""
+"""Seconds: redis-py's default timeout. A renewal that waits for a hanging server takes at least as long."""
 
 
 class ScriptedRenewer:
-    """Answers as the test says, and records the requests."""
+    """Responds as the test says, and records the requests."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -75,14 +75,14 @@ class NoLock(Lock):
 
 
 class UnattendedWatchdog(Watchdog):
-    """A watchdog without a thread; the test calls `tick`."""
+    """A watchdog without a thread: the test itself calls `tick`."""
 
     def _run(self) -> None:
         pass
 
 
 class TestTurn:
-    """One `tick`, with a clock that stands still."""
+    """One `tick` of the watchdog while the clock stands still."""
 
     @pytest.fixture(autouse=True)
     def _watchdog(self) -> None:
@@ -189,7 +189,7 @@ class TestTurn:
 
     def test_a_late_answer_does_not_revive_the_lease(self) -> None:
         lease = self.watched()
-        self.renewer.takes = 7.0  # in time only if counted from the answer
+        self.renewer.takes = 7.0  # late, although in time if counted from the response
         self.clock.now += 3.0
         assert self.dog.tick() == math.inf
         assert (lease.lost, self.told) == (True, ["a"])
@@ -331,7 +331,7 @@ class TestThread:
 
 
 class TestLoss:
-    """The server fails while a lock is held by a default client of redis-py, which retries ten times."""
+    """The server fails while a redis-py client with default settings, which retries ten times, holds a lock."""
 
     TTL = 1.5
 
@@ -369,7 +369,7 @@ class TestLoss:
         assert Called.calls == 1
 
     def test_a_server_that_hangs_briefly_costs_nothing(self, own_valkey: Valkey) -> None:
-        lease, told = self.hold(own_valkey, ttl=2 * self.TTL)  # longer than a busy machine delays the test
+        lease, told = self.hold(own_valkey, ttl=2 * self.TTL)  # longer than a busy machine can delay the test
         renew(lease, 0.1)
         with paused(own_valkey.child.pid):
             wait_for(lambda: lease.remaining() < 0.6 * lease.ttl)

@@ -1,6 +1,6 @@
-"""How long a dead holder keeps a lock: its process is killed, or its machine dies and answers no packet any more.
+"""How long a dead holder keeps its lock, if its process is killed, or if its machine dies and answers no packet.
 
-docs/locking-rules.md tells the figures.
+docs/locking-rules.md states the measured seconds.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.slow
 
 ADDRESS = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
-"""An address of this machine that no other test uses: keepalives need TCP."""
+"""An address of this machine that no other test uses. Keepalives need TCP."""
 TTL = 10.0
 LONGER = 90.0
-"""Seconds: longer than any lock here survives its holder."""
+"""Seconds: longer than any lock here outlives its holder."""
 QUICK = "-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=2"
 SYSTEM = {"tcp_keepalives_idle": 7200, "tcp_keepalives_interval": 75, "tcp_keepalives_count": 9}
-"""What Linux does if nobody says otherwise: 7200 + 9 * 75 = 7875 s, more than two hours."""
+"""The defaults of Linux: 7200 + 9 * 75 = 7875 s, more than two hours."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,10 @@ def conninfo() -> Iterator[str]:
 
 
 def test_only_keepalives_end_the_session_of_a_dead_machine(conninfo: str) -> None:
-    """The other two sessions are the negative controls: no keepalive is due, and a kernel that answers them."""
+    """Only keepalives end the session of a dead machine.
+
+    Negative controls: a session without quick keepalives stays, and so does one whose kernel answers them.
+    """
     quick = psycopg.connect(conninfo, options=QUICK)
     patient, answering = psycopg.connect(conninfo), psycopg.connect(conninfo, options=QUICK)
     for key, session in enumerate((quick, patient, answering)):
@@ -75,7 +78,7 @@ def recipes(conninfo: str, valkey: Valkey, tmp_path: Path) -> Iterator[dict[str,
 
 
 def seconds_until_free(recipe: Any, name: str, death: str) -> float:
-    """Return how long it takes from the death of a holder until another client is granted the lock."""
+    """Return the seconds from the death of a holder until another client is granted the lock."""
     options = {} if name.startswith(("AdvisoryLock", "RowLock")) else {"ttl": TTL}
     lock = recipe(name, **options)
     with process(silence.hold_until, death, recipe, name, options) as (_, pipe):
@@ -91,7 +94,10 @@ def seconds_until_free(recipe: Any, name: str, death: str) -> float:
 def test_a_lease_ends_alike_in_both_cases_and_a_session_does_not(
     recipes: dict[str, Any], record_property: Callable[[str, object], None]
 ) -> None:
-    """No upper limit is asserted, since the machine may be slow; the figures are recorded."""
+    """A lease lasts equally long after the death of a process or a machine. A session lasts longer after a machine's.
+
+    The seconds are recorded. A slow machine may take long, so there is no upper limit.
+    """
     with ThreadPoolExecutor(2 * len(recipes)) as pool:
         asked = {
             (kind, death): pool.submit(seconds_until_free, recipe, f"{kind} {death}", death)
@@ -102,7 +108,7 @@ def test_a_lease_ends_alike_in_both_cases_and_a_session_does_not(
     for (kind, death), seconds in found.items():
         record_property(f"{kind}, {death}", round(seconds, 1))
     for kind in ("AdvisoryLock", "RowLock"):
-        # The server's own limit is 20 + 2 * 10 s from the last packet: locking/postgres/settings.py.
+        # The server gives up 20 + 2 * 10 s after the last packet: locking/postgres/settings.py.
         assert found[kind, "process"] < 38 < found[kind, "machine"]
     for kind in ("InsertLock", "RedisLock", "EtcdLock", "ZooKeeperLock"):
         assert all(found[kind, death] > TTL / 2 for death in ("process", "machine"))

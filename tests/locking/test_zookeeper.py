@@ -1,4 +1,4 @@
-"""Tests of ZooKeeperLock: conformance, sessions, and its queue."""
+"""ZooKeeperLock: the conformance suite, its sessions and its queue."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class TestZooKeeperLock(
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 0.4  # the server ends sessions at every second tick of 0.2 s
+    CRASH_GRACE = 0.4  # the server ends sessions every 0.4 s: at every second tick
     IMPATIENT = {"ttl": SHORTEST}
 
     @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ class TestReentrantZooKeeperLock(OfTheLockWithin, TestZooKeeperLock):
 
 @fails("test_a_release_before_the_sleep_is_not_missed")
 class TestZooKeeperLockThatIgnoresWhatItsWatchSays(TestZooKeeperLock):
-    """Flawed: sleeps although the node to watch is gone."""
+    """Flawed: a waiter sleeps although the node that it should watch is gone."""
 
     @pytest.fixture(autouse=True)
     def _ignores(self, monkeypatch: Patch) -> None:
@@ -166,7 +166,7 @@ class TestZooKeeperLockThatIgnoresWhatItsWatchSays(TestZooKeeperLock):
 
 
 def nothing_is_abandoned(monkeypatch: Patch) -> None:
-    """Turn off the cleanup of a failed attempt."""
+    """Turn off the cleanup after a failed attempt."""
     done = threading.Event()
     done.set()
     monkeypatch.setattr(lock_module, "leave_queue", lambda *args: done)
@@ -301,7 +301,7 @@ def test_an_acquire_between_sessions_waits(
     ended, go_on = threading.Event(), threading.Event()
 
     def hold_up(state: str) -> None:
-        """Delay kazoo's next session, which starts once all listeners know of the end of the last one."""
+        """Delay kazoo's next session, which starts when all listeners have been told of the last session's end."""
         if state == KazooState.LOST:
             ended.set()
             assert go_on.wait(PATIENCE)
@@ -364,7 +364,7 @@ def test_a_waiters_death_does_not_grant_the_lock(recipe: ZooKeeperRecipe, thread
 
 
 class Believing(ZooKeeperLock):
-    """Flawed: a waiter that is woken takes the lock without looking."""
+    """Flawed: a woken waiter takes the lock without reading the queue."""
 
     woken = False
 
@@ -470,7 +470,7 @@ def test_a_client_that_was_not_started_is_refused() -> None:
 
 @pytest.fixture
 def met(monkeypatch: Patch) -> list[KazooClient]:
-    """Return the clients whose servers were asked for the session timeout."""
+    """Record the clients whose session timeout is read from the server."""
     asked: list[KazooClient] = []
 
     def ask(client: KazooClient, *args: Any) -> float:
@@ -522,7 +522,7 @@ def test_the_first_acquire_ends_in_time(
 
 def test_a_cut_first_acquire_is_no_answer(proxy: Proxy, proxied: ZooKeeperRecipe) -> None:
     lock = proxied("cut")
-    proxy.lose = bytes(16)  # the password field of a request for a new session
+    proxy.lose = bytes(16)  # the empty password in a request for a new session
     with pytest.raises(LockUnavailable, match="has closed the connection"):
         lock.acquire(timeout=0)
     with lock.hold(timeout=PATIENCE):

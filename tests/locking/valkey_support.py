@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 
 
 def free_port() -> int:
-    """Return a port that is free, as is the cluster bus port 10,000 above it."""
+    """Return a free port whose cluster bus port, 10,000 above it, is free too."""
     while True:
         with socket.socket() as probe, socket.socket() as bus:
             probe.bind((HOST, 0))
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 @contextmanager
 def valkeys(count: int, *extra: str) -> Iterator[list[tuple[Valkey, int]]]:
-    """Yield `count` servers with their ports on the loopback interface."""
+    """Yield `count` servers, with their ports on the loopback interface."""
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o755)
     with ExitStack() as stack:
@@ -51,7 +51,7 @@ def valkeys(count: int, *extra: str) -> Iterator[list[tuple[Valkey, int]]]:
 
 
 def _started(folder: RunFolder, *extra: str) -> tuple[Valkey, int]:
-    """Start a server on a port that nobody else takes between the look and the start."""
+    """Start a server on a free port. If another program takes the port first, try another one."""
     for attempt in range(5):
         port = free_port()
         valkey = Valkey(folder.valkey, extra=("--port", str(port), "--bind", HOST, *extra))
@@ -70,5 +70,5 @@ def client_of(port: int) -> redis.Redis:
 
 
 def synced(primary: redis.Redis) -> bool:
-    """Return whether the first replica receives writes."""
+    """Return whether a replica confirms the latest writes."""
     return int(primary.wait(1, 100)) == 1

@@ -1,4 +1,4 @@
-"""Helpers for the tests of ZooKeeperLock and kazoo's lock: servers and picklable recipes."""
+"""Helpers of the tests of ZooKeeperLock and of kazoo's lock: servers and picklable recipes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from servers.zookeeper import ZooKeeper
 
 SHORTEST = 2.0
-"""Seconds: the shortest session that kazoo, whose pings come up to 0.4 s late, keeps alive on a machine under load."""
+"""Seconds: the shortest session timeout that survives on a busy machine. kazoo's pings are up to 0.4 s late."""
 
 LONGEST = 60.0
 
 
 def require_zookeeper() -> None:
-    """Skip the test if ZooKeeper is not installed. In CI the test runs, and fails."""
-    # Imported late, because more than a hundred short-lived processes import this file.
+    """Skip the test if ZooKeeper is not installed. In CI the test fails instead."""
+    # Import late: over a hundred short-lived processes import this file, and few start a server.
     from servers.zookeeper import INSTALL, available
 
     if not available() and not os.environ.get("CI"):
@@ -62,7 +62,7 @@ def running_zookeeper(*java: str) -> Iterator[ZooKeeper]:
 
 
 class CountingClient(KazooClient):
-    """Counts requests, except renewals of leases."""
+    """Counts requests, except those that renew leases."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.asked: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class CountingClient(KazooClient):
 
 
 class Clients:
-    """The clients of this process, one per server, session timeout and number."""
+    """The clients of this process: one for each server, session timeout and number."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -90,7 +90,7 @@ class Clients:
             return self._made[key]
 
     def reconnect(self) -> None:
-        """Return once each client is connected to a server that works, after all servers have cut their connections."""
+        """Wait until each client is connected to a working server, after all servers have cut their connections."""
         for client in list(self._made.values()):
             wait_for(lambda client=client: self._answered(client))  # type: ignore[misc]
 
@@ -102,7 +102,7 @@ class Clients:
             return False
 
     def close(self, hosts: str | None = None, own: int | None = None) -> None:
-        """Close all clients, or those of one server and number."""
+        """Close all clients, or only those of one server and number."""
         for key in [key for key in self._made if hosts in (None, key[0]) and own in (None, key[2])]:
             client = self._made.pop(key)
             client.stop()
@@ -113,19 +113,19 @@ clients = Clients()
 
 
 def request_of(kind: type) -> bytes:
-    """Return the bytes that identify a request of this kind."""
+    """Return the bytes that mark requests of this type."""
     return bytes(int_struct.pack(kind.type)) + b"\0\0"  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
 class ZooKeeperRecipe:
-    """Makes `ZooKeeperLock`s on one server. Locks of one TTL share a client with that session timeout."""
+    """Makes `ZooKeeperLock`s on one server. Locks with the same TTL share a client with that session timeout."""
 
     RELEASE: ClassVar[bytes] = request_of(Delete)
 
     hosts: str
     folder: Path
-    """Where the counter cells are stored."""
+    """Folder of the files with the counter cells."""
     own: int = 0
 
     def client(self, ttl: float = LONGEST) -> CountingClient:
@@ -150,12 +150,12 @@ class ZooKeeperRecipe:
 
 
 def parts(lock: Any) -> tuple[CountingClient, str]:
-    """Return the client of a lock, ours or kazoo's, and the path of its queue."""
+    """Return the client of a lock (ZooKeeperLock or kazoo's) and the path of its queue."""
     return lock._client, lock._queue_path
 
 
 class ZooKeeperTraces:
-    """Counts what a ZooKeeper lock, ours or kazoo's, leaves behind, and disturbs its waiters."""
+    """Counts what a lock (ZooKeeperLock or kazoo's) leaves behind, and wakes or delays its waiters."""
 
     zookeeper: ZooKeeper
 
@@ -179,13 +179,16 @@ class ZooKeeperTraces:
         }
 
     def waiters(self, lock: Lock) -> int:
-        """Count queued clients that watch the node before theirs."""
+        """Count the queued clients that watch the node before their own."""
         client, line = parts(lock)
         *before, _ = self.line(lock) or [""]
         return sum(f"{line}/{node}" in client._data_watchers for node in before)
 
     def is_asleep(self, thread: int) -> bool:
-        """Return whether no request is under way: kazoo reports an interrupt during one as a closed connection."""
+        """Return whether no request is running.
+
+        An interrupt during a request looks to kazoo like a closed connection.
+        """
         stack = stack_of(thread)
         return stack[0] == "wait" and "get" not in stack
 
@@ -193,7 +196,7 @@ class ZooKeeperTraces:
         return len(self.line(lock)) - 1
 
     def written(self, lock: Lock) -> int:
-        """Return the changes of the queue."""
+        """Return the number of changes to the queue."""
         client, line = parts(lock)
         seen = client.exists(line)
         return int(seen.version + seen.cversion)
@@ -212,14 +215,14 @@ class ZooKeeperTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters by changes of the holder's node."""
+        """Wakes waiters by changing the holder's node."""
         client, path = parts(lock)
         with lock.hold():
             (holder,) = self.line(lock)
             yield lambda: client.set(f"{path}/{holder}", b"")
 
     def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
-        """Run `body` before the watch on the node ahead is set."""
+        """Run `body` before a client sets its watch on the node before its own."""
         get = KazooClient.get_async
 
         def get_async(self: KazooClient, path: str, watch: Any = None) -> Any:
