@@ -1,4 +1,4 @@
-"""The simulated payment provider as a process, and a buyer who goes from the shop to it and back."""
+"""The simulated payment provider as a process, and a buyer who goes from the shop to the provider and back."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NOWHERE = {
     "REDIS_URL": "redis://127.0.0.1:1/0",
     "SECRET_KEY": "k" * 64,
 }
-"""Servers that do not exist: the provider needs none of the shop's."""
+"""Addresses without servers, because the provider needs none of the shop's servers."""
 
 
 def provider_environment(**variables: str) -> dict[str, str]:
-    """Return the environment of a provider, which knows none of the shop's servers."""
+    """Return the environment variables of a provider, with no working address of the shop's servers."""
     mine = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
     return {**mine, **NOWHERE, "LAB_ENABLED": "0", "PAYMENT_SECRET": SECRET, **variables}
 
@@ -40,10 +40,10 @@ def provider_command(*arguments: str) -> list[str]:
 
 @contextmanager
 def provider_process(port: int, shop: str) -> Iterator[subprocess.Popen[str]]:
-    """Run `manage.py provider` until it answers.
+    """Run `manage.py provider` until it responds.
 
     Args:
-        shop: where it reports payments.
+        shop: address of the shop to which it reports payments.
     """
     command = provider_command("--port", str(port), "--shop", shop)
     pipe = subprocess.PIPE
@@ -65,14 +65,14 @@ def answers(address: str) -> bool:
 
 
 def session_of(customer: int) -> str:
-    """Return a session in which a customer is logged in."""
+    """Return the key of a session in which a customer is logged in."""
     client = Client()
     client.force_login(User.objects.get(pk=customer))
     return client.cookies[settings.SESSION_COOKIE_NAME].value
 
 
 def hidden(page: str) -> dict[str, str]:
-    """Return the hidden fields of the forms of a page."""
+    """Return the names and values of the hidden form fields of a page."""
     return {
         name: html.unescape(value)
         for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page)
@@ -80,7 +80,7 @@ def hidden(page: str) -> dict[str, str]:
 
 
 class Buyer:
-    """A buyer without JavaScript.
+    """A buyer whose browser runs no JavaScript.
 
     Args:
         shop: address of the shop.
@@ -92,13 +92,13 @@ class Buyer:
         self._http.cookies.set(settings.SESSION_COOKIE_NAME, session_of(customer))
 
     def open(self, order: UUID) -> str:
-        """Return an order page."""
+        """Return the HTML of an order page."""
         answer = self._http.get(f"{self._shop}/orders/{order}/", timeout=30)
         assert answer.status_code == 200
         return answer.text
 
     def press_pay(self, order: UUID) -> str:
-        """Return the address of the provider to which the shop leads."""
+        """Press "Pay", and return the provider's address to which the shop redirects."""
         token = hidden(self.open(order))["csrfmiddlewaretoken"]
         answer = self._http.post(
             f"{self._shop}/orders/{order}/pay/",
@@ -112,7 +112,7 @@ class Buyer:
 
 
 def choose(page: str, choice: str, **more: str) -> str:
-    """Choose what happens on a page of the provider, and return the address at which it tells what it has reported."""
+    """Choose an outcome on the provider's page. Return the address of the page about its reports to the shop."""
     shown = requests.get(page, timeout=30)
     assert shown.status_code == 200, shown.text
     return send(page, {**hidden(shown.text), "choice": choice, **more})
@@ -125,7 +125,7 @@ def send(page: str, form: Mapping[str, str]) -> str:
 
 
 def reported(address: str) -> str:
-    """Wait until every report has ended, and return the provider's page about them."""
+    """Wait until the provider stops sending reports, and return its page about them."""
 
     def ended() -> str:
         text = requests.get(address, timeout=30).text

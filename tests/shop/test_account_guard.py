@@ -1,4 +1,4 @@
-"""The limits on the pages of an account: guesses, sign-ups and mails; what they tell; and what holds without Redis."""
+"""Limits on the account pages for guesses, sign-ups and mails; what responses reveal; what works without Redis."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ def test_there_is_one_backend_and_it_is_guarded() -> None:
 def test_a_log_in_by_address_counts_against_the_same_account(
     settings: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    """With the negative control: allauth's own authentication does not limit the guesses."""
+    """Log-ins by name and by mail address count for the same account.
+
+    Negative control: allauth does not limit guesses.
+    """
     new_user()
     settings.GUESSES_PER_ACCOUNT = 3
     if not guarded:
@@ -91,7 +94,7 @@ def test_a_log_in_by_address_counts_against_the_same_account(
 def test_the_old_password_is_guessed_no_more_often(
     settings: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    """With the negative control: allauth's own form compares it without limit."""
+    """Guesses of the old password are limited. Negative control: allauth's own form compares it without limit."""
     new_user()
     settings.GUESSES_PER_ACCOUNT = 2
     if not guarded:
@@ -111,14 +114,14 @@ def test_the_password_that_is_asked_for_again_is_guessed_no_more_often(settings:
 
 
 def test_a_new_password_opens_the_account_where_it_was_set(client: Client, settings: Any) -> None:
-    """A reset clears the count at its own address. Negative control: another address is still refused."""
+    """A new password ends the limit at the IP address of its reset. Negative control: another one is still refused."""
     new_user()
     settings.GUESSES_PER_ACCOUNT = 2
     assert [guess() for _ in range(3)] == [200, 200, 429]
     reset(client)
     assert guess(password=NEW, **OTHER) == 429
     assert guess(password=NEW) == 302
-    # A known address has its own wrong guesses, which the next new password forgets.
+    # A known IP address has its own count of wrong guesses. The next reset of the password deletes it.
     assert [guess() for _ in range(3)] == [200, 200, 429]
     reset(client, password=PASSWORD)
     assert guess(password=PASSWORD) == 302
@@ -140,7 +143,7 @@ def test_too_many_guesses_are_a_page_in_the_language_of_the_reader(
 def test_a_busy_process_says_so_on_each_page_that_hashes(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the negative control: after that the same forms work."""
+    """Each page that hashes passwords reports a busy process. Negative control: afterwards the same forms work."""
     new_user()
     here = log_in()
     settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher", "django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -169,7 +172,7 @@ def test_a_busy_process_says_so_on_each_page_that_hashes(
 
 @pytest.mark.parametrize("limited", [True, *slow(False)])
 def test_sign_ups_are_limited_by_address(client: Client, settings: Any, limited: bool) -> None:
-    """With the negative control: without limits."""
+    """Sign-ups are limited per IP address. Negative control: without limits."""
     if not limited:
         settings.ACCOUNT_RATE_LIMITS = False
     statuses = [client.post("/account/signup/", form_of_sign_up(number)).status_code for number in range(21)]
@@ -223,7 +226,7 @@ def test_the_mail_to_confirm_an_address_is_sent_once_in_three_minutes(client: Cl
 
 @pytest.mark.parametrize("page", ["signup", "password/reset"])
 def test_nobody_learns_which_addresses_have_an_account(client: Client, page: str) -> None:
-    """With the negative control: the mails differ."""
+    """A form does not reveal which mail addresses have an account. Negative control: the mails differ."""
     new_user()
     answers = []
     for email in ("ada@example.com", "nobody@example.com"):
@@ -239,7 +242,10 @@ def test_nobody_learns_which_addresses_have_an_account(client: Client, page: str
 def test_a_sign_up_takes_a_hash_with_a_known_address_too(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise its duration would tell whether the address is known. With the negative control: without the hash."""
+    """A sign-up with a known mail address also hashes, so its duration reveals nothing.
+
+    Negative control: without the hash.
+    """
     new_user()
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     known = {**ADA, "username": "new"}
@@ -257,7 +263,7 @@ def test_a_sign_up_takes_a_hash_with_a_known_address_too(
 def test_without_redis_mails_wait_and_log_ins_do_not(
     client: Client, redis_gone: Gone, full: Callable[[], Any], trouble: str
 ) -> None:
-    """With the negative control: with Redis, all of them are answered."""
+    """Without Redis, mails are refused and log-ins work. Negative control: with Redis, all requests are answered."""
     new_user()
     context = {"away": redis_gone, "full": full, "none": nullcontext}[trouble]
     with context():

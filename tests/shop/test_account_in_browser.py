@@ -17,7 +17,7 @@ from tests.browser import launch, needs_chromium
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 SHOTS = os.environ.get("SCREENSHOTS", "")
-"""Folder for pictures of every page; none are made without it."""
+"""Folder for screenshots of every page. Without it, no screenshots are made."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,7 +27,7 @@ pytestmark = [
 
 
 class Walk:
-    """A visitor of the pages, all of which are checked."""
+    """A visitor in Chromium, with checks of each page."""
 
     def __init__(self, page: Page, name: str) -> None:
         self.page = page
@@ -53,7 +53,7 @@ class Walk:
         self.check()
 
     def check(self) -> None:
-        """Check the page with axe, that nothing is wider than the screen, and that there is one heading."""
+        """Check that axe reports nothing, nothing is wider than the screen, and there is one main heading."""
         self.seen += 1
         self.page.wait_for_load_state("load")
         if SHOTS:
@@ -66,7 +66,7 @@ class Walk:
             self.complaints.append(f"{self.page.url}: not one heading")
 
     def link(self) -> str:
-        """Return the link in the newest mail."""
+        """Return the address of the link in the newest mail."""
         found = re.search(r"http://\S+", str(mail.outbox[-1].body))
         assert found
         return found[0]

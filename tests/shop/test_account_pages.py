@@ -1,4 +1,4 @@
-"""The pages of an account: sign-up, confirmed addresses, log-in, new passwords, signing out. In both languages."""
+"""The account pages in both languages: sign-up, confirmed addresses, log-in, new passwords, sign-out."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def client(redis: Redis) -> Client:
 
 
 def new_user(name: str = "ada", *, confirmed: bool = True) -> User:
-    """Return an account with the address name@example.com."""
+    """Create an account with the address name@example.com."""
     user = User.objects.create_user(name, f"{name}@example.com", PASSWORD)
     EmailAddress.objects.create(user=user, email=user.email, verified=confirmed, primary=True)
     return user
 
 
 def log_in(name: str = "ada", password: str = PASSWORD, **sent: Any) -> Client:
-    """Return a client after a log-in, whose answer is its `answer`."""
+    """Log in, and return the client, with the response as its attribute `answer`."""
     client = Client(raise_request_exception=False)
     client.answer = client.post(LOG_IN, {"login": name, "password": password}, **sent)  # type: ignore[attr-defined]
     return client
@@ -57,14 +57,14 @@ def is_in(client: Client) -> bool:
 
 
 def link(number: int = -1) -> str:
-    """Return the path of the link in a mail, by default the newest."""
+    """Return the path of the link in a mail; by default in the newest one."""
     found = re.search(r"https?://[^/\s]+(/account/\S+)", str(mail.outbox[number].body))
     assert found, mail.outbox[number].body
     return found[1]
 
 
 def reset(client: Client, email: str = "ada@example.com", password: str = NEW) -> Any:
-    """Ask for a link, and set a new password with it."""
+    """Request a link for a new password, and use it."""
     client.post("/account/password/reset/", {"email": email})
     form = client.get(link()).headers["Location"]
     return client.post(form, {"password1": password, "password2": password})
@@ -109,7 +109,7 @@ def test_after_the_log_in_the_page_that_asked_for_it_is_shown(client: Client) ->
 
 
 def test_an_account_without_an_address_logs_in_too(client: Client) -> None:
-    """Operators make such accounts."""
+    """An account without a mail address can log in. Operators create such accounts."""
     User.objects.create_user("ada", password=PASSWORD)
     visitor = log_in()
     assert is_in(visitor)
@@ -125,7 +125,7 @@ def test_a_closed_account_does_not_log_in(client: Client) -> None:
 
 
 def test_an_address_that_is_not_confirmed_opens_no_account(client: Client) -> None:
-    """Otherwise an account with somebody else's address could take their log-ins."""
+    """An unconfirmed address opens no account. Otherwise an account could claim another person's address."""
     new_user("mallory", confirmed=False)
     EmailAddress.objects.update(email="ada@example.com")
     assert "is wrong" in text(log_in("ada@example.com").answer)  # type: ignore[attr-defined]
@@ -211,14 +211,14 @@ def test_a_new_address_takes_over_when_it_is_confirmed(client: Client) -> None:
 
 
 def change_address(client: Client, email: str = "new@example.com", password: str = PASSWORD, **sent: str) -> Any:
-    """Ask for another address, and type the password when it is asked for."""
+    """Request a change of address, and enter the password if the shop asks for it."""
     answer = client.post("/account/email/", {"action_add": "", "email": email}, **sent)
     asked = answer.headers.get("Location", "")
     return client.post(asked, {"password": password}, **sent) if "reauthenticate" in asked else answer
 
 
 def test_the_address_is_changed_only_with_the_password(client: Client, settings: Any) -> None:
-    """With the negative control: for some minutes it is not asked for again."""
+    """A change of address needs the password. Negative control: for some minutes, the next change does not."""
     new_user()
     here, add = log_in(), {"action_add": "", "email": "new@example.com"}
     assert "This is not your password." in text(change_address(here, password="wrong"))
@@ -255,7 +255,7 @@ def test_an_account_without_a_password_gets_one_by_mail() -> None:
 
 @pytest.mark.parametrize("path", ["password", "email", "login", "signup", "password/reset"])
 def test_a_form_is_not_put(path: str) -> None:
-    """allauth takes a PUT for a POST, finds no fields in it, and fails."""
+    """PUT is refused. allauth would treat it as a POST without fields, and fail."""
     new_user()
     assert log_in().put(f"/account/{path}/").status_code == 405
 
@@ -345,10 +345,10 @@ def visible(page: str) -> str:
 
 
 def every_mail(client: Client, redis: Redis, **sent: str) -> Sequence[Any]:
-    """Have each kind of mail sent, and return them."""
+    """Make the shop send each kind of mail, and return the mails."""
     client.post("/account/signup/", ADA, **sent)
     client.post(link(), **sent)
-    redis.flushall()  # or no other mail goes to this address for 3 minutes
+    redis.flushall()  # lifts the limit of one mail to this address in 3 minutes
     client.post("/account/signup/", {**ADA, "username": "bob"}, **sent)
     for email in ("ada@example.com", "nobody@example.com"):
         client.post("/account/password/reset/", {"email": email}, **sent)
@@ -384,7 +384,10 @@ def test_every_mail_is_in_the_language_of_its_reader(
 def test_links_in_mails_lead_to_the_shop_whatever_host_the_request_names(
     client: Client, redis: Redis, settings: Any, public: str
 ) -> None:
-    """With the negative control: a shop that does not know its own address believes the request, here its port."""
+    """Links in mails lead to the shop, whatever Host a request names.
+
+    Negative control: a shop without PUBLIC_URL uses it.
+    """
     settings.PUBLIC_URL = public
     sent = every_mail(client, redis, HTTP_HOST="testserver:666")
     linked = {origin for each in sent for origin in re.findall(r"https?://[^/\s]+", each.body)}
@@ -409,7 +412,10 @@ def test_only_the_pages_that_a_buyer_needs_are_there() -> None:
 
 @pytest.mark.parametrize("away", [True, False])
 def test_without_a_mail_server_the_page_says_so(client: Client, settings: Any, away: bool) -> None:
-    """With the negative control: with one, the mail is sent. Nobody learns whether the address has an account."""
+    """Without a mail server, the page says so, and does not reveal accounts.
+
+    Negative control: with one, the mail is sent.
+    """
     new_user()
     if away:
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
@@ -446,7 +452,7 @@ def test_a_slow_mail_server_takes_a_quarter_of_the_threads(client: Client, setti
     finally:
         for _ in range(places):
             adapter._sending.release()
-    # The negative control.
+    # Negative control: with a free place, the mail is sent.
     assert client.post("/account/password/reset/", {"email": "a@example.com"}).status_code == 302
 
 

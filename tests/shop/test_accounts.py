@@ -1,4 +1,4 @@
-"""The audit: it reads one snapshot, even during sales, and its exit status says whether stock is broken."""
+"""The audit reads one snapshot, even during sales. Its exit status says whether the stock figures are broken."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_a_sku_that_was_sold_without_stock_is_listed(customer: int) -> None:
     StockItem.objects.all().delete()
     assert conservation.figures() == conservation.figures(["a"]) == [Figures("a", 0, 0, 1)]
     with transaction.atomic(), pytest.raises(RuntimeError):
-        conservation.figures()  # The snapshot of the transaction may be old.
+        conservation.figures()  # An open transaction may have an old snapshot, so this is refused.
 
 
 def two_reads() -> list[Figures]:
-    """Audit without a snapshot: at READ COMMITTED each statement sees other data."""
+    """Read the figures without a snapshot. At READ COMMITTED, each statement may see other data."""
     with transaction.atomic():
         on_hand = list(StockItem.objects.values_list("sku", "received", "on_hand"))
         sold = dict(OrderItem.objects.values_list("product").annotate(Sum("quantity")))
@@ -65,7 +65,7 @@ def two_reads() -> list[Figures]:
     [pytest.param(conservation.figures, 0, id="snapshot"), pytest.param(two_reads, -1, id="two reads")],
 )
 def test_figures_are_one_snapshot(customer: int, read: Callable[[], list[Figures]], drift: int) -> None:
-    """With the negative control: without the snapshot, an order in between looks like drift."""
+    """The figures come from one snapshot. Negative control: without it, an order in between looks like drift."""
     offer = on_sale({"a": 5})
     place(offer, customer, a=1)
     seen: list[Figures] = []
@@ -142,7 +142,7 @@ def test_the_command_lists_broken_skus_only(sold: None, capsys: pytest.CaptureFi
 
 
 def test_received_without_a_movement_breaks_the_law(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """A unit was added to the row by hand, so the figures of the row itself look right."""
+    """Units received without a movement break the law, although the figures of the stock row alone look right."""
     StockItem.objects.filter(sku="b").update(received=3, on_hand=3)
     assert conservation.figures(["b"]) == [Figures("b", 2, 3, 0, unexplained=1)]
     assert run_audit() == 1

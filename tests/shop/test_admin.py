@@ -51,19 +51,19 @@ ORDERS = "/admin/shop/order/"
 
 @pytest.fixture(autouse=True)
 def _figures_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the overview not show what another test has read in the last second."""
+    """Forget the figures that the overview caches for a second, so that each test sees its own."""
     monkeypatch.setattr(document, "shared", document.Shared())
 
 
 def rows(page: str) -> dict[str, dict[str, str]]:
-    """Return the rows of a list by their first cell: the text of each cell by its field."""
+    """Return the rows of a list page, keyed by their first cell. Each row maps fields to texts."""
     cell = re.compile(r"<t[dh][^>]*\bfield-(\w+)[^>]*>(.*?)</t[dh]>", re.DOTALL)
     found = [{field: text(html) for field, html in cell.findall(row)} for row in page.split("<tr")[1:]]
     return {next(iter(row.values())): row for row in found if row}
 
 
 def verdict(page: str) -> str:
-    """Return the text of the verdict on a page, or an empty text."""
+    """Return the text of the verdict on a page; an empty string if there is none."""
     found = re.search(r'<div id="verdict".*?</div>\s*</div>', page, re.DOTALL)
     return text(found[0]) if found else ""
 
@@ -79,14 +79,14 @@ def get(client: Client, path: str, **query: str) -> str:
 
 
 def post(client: Client, path: str, form: Mapping[str, Any]) -> str:
-    """Send a form, and return the text of the page that shows its result."""
+    """Send a form, and return the text of the next page."""
     response = client.post(path, form, follow=True)
     assert response.status_code == 200
     return text(response.content.decode())
 
 
 def stocked(sku: str = "a") -> tuple[int, int]:
-    """Return the units received and on hand in the row of a sku."""
+    """Return the units received and on hand of a sku's stock row."""
     return StockItem.objects.values_list("received", "on_hand").get(sku=sku)
 
 
@@ -94,7 +94,7 @@ A = f"{STOCK}a/change/"
 
 
 def move(units: str, kind: str = "delivered", why: str = "as ordered", **more: str) -> dict[str, str]:
-    """Return the form of a movement."""
+    """Return the fields of the form that records a movement of stock."""
     return {"kind": kind, "units": units, "why": why, **more}
 
 
@@ -103,7 +103,7 @@ def bought(offer: OnSale, **units: int) -> Order:
 
 
 def many_orders(offer: OnSale, sku: str, count: int) -> None:
-    """Write orders of one unit each, and take their stock."""
+    """Insert orders of one unit each, and take their units from the stock."""
     now = timezone.now()
     same = {"customer_id": new_customer(), "sale_id": offer.sale, "created_at": now, "payable_from": now}
     orders = [Order(id=uuid_utils.compat.uuid7(), key=str(number), **same) for number in range(count)]
@@ -256,10 +256,10 @@ def test_a_form_sent_twice_delivers_once(admin_client: Client) -> None:
     again = admin_client.post(A, form).content.decode()
     assert "The stock has changed since this page was opened" in text(again)
     assert stocked() == (15, 15)
-    # Saved again, as the message says, the form is a second delivery.
+    # Saving the form again, as the message suggests, records a second delivery.
     assert '<input type="hidden" name="received_before" value="15"' in again
     assert admin_client.post(A, {**form, "received_before": "15"}).status_code == 302
-    # The negative control: a form that does not name the last movement that it is based on.
+    # Negative control: a form that does not name the last movement is saved at once.
     assert admin_client.post(A, move("5")).status_code == 302
     assert stocked() == (25, 25)
 
@@ -371,7 +371,7 @@ def test_received_without_a_movement_is_broken(admin_client: Client) -> None:
 
 
 def the_form(offer: OnSale | None = None, *, opens: datetime | None, closes: datetime | None, **more: Any) -> dict:
-    """Return the form of a sale of the first product, with the item of an existing sale."""
+    """Return the form fields of a sale with the first product. With `offer`, change that sale's item."""
     items = list(Sale.objects.get(pk=offer.sale).items.all()) if offer else []
     form = {
         "name": "Another",
@@ -420,7 +420,7 @@ def test_overlapping_sales_of_a_sku_are_refused(admin_client: Client) -> None:
     form = the_form(later, opens=in_hours(0.5), closes=in_hours(6))
     assert overlap in post(admin_client, f"{SALES}{later.sale}/change/", form)
     assert Sale.objects.get(pk=later.sale).opens_at > in_hours(4)
-    # An item that is removed does not overlap.
+    # An item that the form removes does not overlap.
     assert admin_client.post(f"{SALES}{later.sale}/change/", {**form, "items-0-DELETE": "on"}).status_code == 302
     assert Sale.objects.get(pk=later.sale).items.count() == 0
 
@@ -478,7 +478,7 @@ def test_a_sale_preheated_while_its_form_is_saved_keeps_its_strategy(admin_clien
 
 
 def test_without_lock_and_guard_the_strategy_changes(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
+    """Negative control: without lock and guard, the strategy of a preheated sale changes."""
     offer = on_sale({"a": 10}, strategy="unit-rows", preheat=False)
     monkeypatch.setattr(SaleAdmin, "get_object", ModelAdmin.get_object)
     monkeypatch.setattr(Sale, "save", Model.save)
@@ -488,7 +488,7 @@ def test_without_lock_and_guard_the_strategy_changes(admin_client: Client, monke
 
 
 def preheat_while_the_form_is_saved(client: Client, offer: OnSale, point: str) -> None:
-    """Save the form of a sale while another process preheats it."""
+    """Save the form of a sale while another transaction preheats the sale."""
     form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), strategy="optimistic")
     save = partial(client.post, f"{SALES}{offer.sale}/change/", form)
     response, _ = race(save, partial(preheat_sale, offer.sale), after=point)
@@ -510,7 +510,7 @@ def test_an_item_moved_to_an_open_sale_is_sold_at_once(admin_client: Client, str
 
 
 def run_action(client: Client, path: str, action: str, *objects: Any) -> str:
-    """Run an action of a list page on some objects, and return the text of the next page."""
+    """Run an action of a list page on some objects. Return the text of the next page."""
     return post(client, path, {"action": action, "_selected_action": [str(each) for each in objects], "index": "0"})
 
 
@@ -598,7 +598,7 @@ def test_cancelling_needs_permission(staff: Callable[..., Client]) -> None:
 
 
 def paid_twice(offer: OnSale) -> Order:
-    """Return an order that was paid twice, so that a refund is due."""
+    """Return an order that was paid twice, so that one refund is due."""
     order = bought(offer, a=1)
     for reference in (f"first-{order.pk}", f"second-{order.pk}"):
         payments.receive_payment(reference, order=order.pk, amount=order.total)
@@ -606,7 +606,7 @@ def paid_twice(offer: OnSale) -> Order:
 
 
 def assert_read_only(client: Client, path: str, pk: Any, *parts: str) -> None:
-    """Check that the page of an object has these texts, and that the object cannot be added, changed or deleted."""
+    """Check that the object's page has these texts, and that the object cannot be added, changed or deleted."""
     page = text(get(client, f"{path}{pk}/change/"))
     assert [part for part in parts if part not in page] == []
     for page in (f"{pk}/change/", f"{pk}/delete/", "add/"):
@@ -745,7 +745,7 @@ def test_a_page_needs_as_many_queries_for_100_orders_as_for_1(
     offer = on_sale({"a": 200}, strategy="lua")
 
     def queries_of_pages() -> dict[str, int]:
-        monkeypatch.setattr(document, "shared", document.Shared())  # No figures of the last second are used.
+        monkeypatch.setattr(document, "shared", document.Shared())  # Forget the figures that are cached for a second.
         counts = {}
         for path in ("/admin/", STOCK, ORDERS, PAYMENTS, SALES):
             with CaptureQueriesContext(connection) as queries:
@@ -754,7 +754,7 @@ def test_a_page_needs_as_many_queries_for_100_orders_as_for_1(
         return counts
 
     many_orders(offer, "a", 1)
-    queries_of_pages()  # Django caches its content types.
+    queries_of_pages()  # Let Django cache its content types first.
     of_one = queries_of_pages()
     many_orders(offer, "a", 99)
     for number in range(5):
@@ -769,7 +769,7 @@ def test_an_order_of_many_skus_needs_no_more_queries(admin_client: Client) -> No
     skus = {f"s{number}": 10 for number in range(12)}
     offer = on_sale(skus)
     single, all_of_them = bought(offer, s0=1), bought(offer, **dict.fromkeys(skus, 1))
-    get(admin_client, f"{ORDERS}{single.pk}/change/")  # Django caches its content types.
+    get(admin_client, f"{ORDERS}{single.pk}/change/")  # Let Django cache its content types first.
     asked = []
     for order in (single, all_of_them):
         with CaptureQueriesContext(connection) as queries:

@@ -1,4 +1,4 @@
-"""Every address of the admin, with every method, for every role: no error, and nothing changes without permission."""
+"""Every address of the admin, with every method and role: no error, and no change without permission."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NONSENSE")
 READ_AND_WRITE = {"GET", "POST"}
-"""The methods that the admin tells apart."""
+"""The methods that the admin treats differently."""
 MODELS = {
     "stockitem",
     "stockmovement",
@@ -48,11 +48,11 @@ FORM = {"post": "yes", "name": "forged", "units": "1000", "kind": "delivered", "
         "usable_password": "true", "is_superuser": "on", "is_active": "on", "is_staff": "on"}  # fmt: skip
 LOG_IN = "/admin/login/?next"
 OWN = {"login", "logout", "jsi18n", "password_change", "password_change_done"}
-"""Addresses that need no permission, because they show or change nothing but the account of the caller."""
+"""Addresses that need no permission: they concern only the caller's own account."""
 
 
 def every(patterns: Any, prefix: str = "") -> Iterator[tuple[str, str | None]]:
-    """Yield all addresses of the project and their names. Parameters are in angle brackets."""
+    """Yield all addresses of the project with their names. Parameters are in angle brackets."""
     for pattern in patterns:
         address = prefix + str(pattern.pattern)
         if isinstance(pattern, URLPattern):
@@ -65,7 +65,7 @@ ADDRESSES = [(address, name) for address, name in every(get_resolver().url_patte
 
 
 class World:
-    """One object of each model, and a member of the staff for each role."""
+    """One object of each model, and one staff account per role."""
 
     def __init__(self) -> None:
         offer = on_sale({"a": 10}, strategy="lua")
@@ -90,10 +90,11 @@ class World:
         self.content_type = str(ContentType.objects.get_for_model(Sale).pk)
 
     def requests(self, methods: Sequence[str] = METHODS) -> Iterator[tuple[str | None, str, str]]:
-        """Yield the name of an address, a method and a path: the methods on an object that exists; and if they are all,
-        the two that the admin tells apart on objects that do not.
+        """Yield the name of an address, a method and a path.
+
+        All methods are tried on an existing object. With all methods, GET and POST are also tried on missing objects.
         """
-        # Deleting comes last: then every other form has its object.
+        # Delete last, because every other form needs its object.
         for address, name in sorted(ADDRESSES, key=lambda each: "/delete/" in each[0]):
             found = re.search("|".join(sorted(MODELS, key=len, reverse=True)), address)
             known = self.ids[found[0]] if found else self.ids["sale"]
@@ -133,7 +134,7 @@ def customer() -> Client:
 
 
 def staff(*kinds: str) -> Client:
-    """Return a member of the staff with all permissions of these kinds, such as `view`."""
+    """Return a client of a staff account with all permissions of these kinds, for example `view`."""
     user = User.objects.create_user(f"staff {uuid4()}", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename__regex=f"^({'|'.join(kinds)})_") if kinds else [])
     return log_in(user)
@@ -144,7 +145,7 @@ def superuser() -> Client:
 
 
 def contents() -> dict[str, Any]:
-    """Return the rows of all tables in which the admin can write, except for sessions and last logins."""
+    """Return the rows of all tables that the admin can change, without sessions and last log-ins."""
     models = [
         model for model in apps.get_models(include_auto_created=True) if not issubclass(model, AbstractBaseSession)
     ]
@@ -239,7 +240,7 @@ ACTIONS = {
 
 
 def actions() -> Iterator[tuple[str, str, str]]:
-    """Yield each action that a model of the admin has: the address of its list, its model and its name."""
+    """Yield each action of the admin: the address of its list, its model, and its name."""
     for model, its_admin in admin.site._registry.items():
         names = {action if isinstance(action, str) else action.__name__ for action in its_admin.actions}
         assert names == ACTIONS.get(str(model._meta.model_name), set()), model
@@ -269,7 +270,7 @@ DONE = [
 
 
 def test_the_same_action_with_its_permission_does_it(world: World) -> None:
-    """The negative control: the form that does nothing above is complete."""
+    """Negative control: with the permission, the same form changes its table, so the form is complete."""
     world.ids["product"] = str(Product.objects.create(sku="b", name="B").pk)
     for model, name, permission, table in DONE:
         user = User.objects.create_user(name, is_staff=True)
@@ -298,7 +299,7 @@ def test_an_action_on_a_malformed_id_is_refused_with_a_reason(world: World, redi
 
 
 DELETED = {"product", "sale", "user", "group"}
-"""Models of which rows can be deleted in the admin."""
+"""Models whose rows can be deleted in the admin."""
 UNKNOWN_ORDER = "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e"
 STOCK = "/admin/inventory/stockitem/"
 LISTS = [f"/admin/{model._meta.app_label}/{model._meta.model_name}/" for model in admin.site._registry]
@@ -315,7 +316,7 @@ def test_nul_is_refused_wherever_it_is_sent(db: None) -> None:
         answer = client.get(path)
         assert (answer.status_code, "NUL" in answer.text) == (400, True), path
         assert client.post(path).status_code == 400, path
-    # Its address, the same without NUL, is answered.
+    # The same address without NUL works.
     assert client.get("/admin/shop/order/?state=paid").status_code == 200
 
 
@@ -327,7 +328,10 @@ def test_nul_in_a_form_is_refused(db: None) -> None:
 
 
 def test_nul_in_a_cookie_is_refused(db: None) -> None:
-    """A quoted cookie can have one; the key of the session is looked up in Postgres."""
+    """NUL in a cookie is refused: the cookie's session key would be looked up in Postgres.
+
+    A quoted cookie can contain NUL.
+    """
     for cookie, status in (('sessionid="abcdefgh\\000"', 400), ('sessionid="abcdefgh"', 302)):
         assert anonymous().get("/admin/", headers={"cookie": cookie}).status_code == status
 
@@ -376,7 +380,7 @@ def test_a_fault_of_our_own_is_not_hidden(world: World, monkeypatch: pytest.Monk
 
 
 def test_the_search_that_no_page_offers_is_off() -> None:
-    """The one of unfold fails with an odd page, and without Redis."""
+    """unfold's search is off. No page offers it, and it fails for a malformed page number or without Redis."""
     assert superuser().get("/admin/search/?s=sale&page=x").status_code == 404
 
 
@@ -395,7 +399,7 @@ def test_a_sale_is_locked_by_the_form_that_changes_it_alone(world: World) -> Non
 
 
 class Statements:
-    """The statements of this thread that lock a sale."""
+    """Records the statements of this thread that lock a sale."""
 
     def __init__(self) -> None:
         self.locks: list[str] = []

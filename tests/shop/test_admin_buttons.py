@@ -1,4 +1,4 @@
-"""The buttons on the page of a sale and of an order do what the actions of the lists do, after a confirmation."""
+"""The buttons on the pages of a sale and of an order do the same as the list actions, after a confirmation."""
 
 from __future__ import annotations
 

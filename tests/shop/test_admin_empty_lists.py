@@ -1,4 +1,4 @@
-"""What a list of the admin says when it has no rows."""
+"""The text of an admin list without rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 def test_each_list_says_what_leads_to_its_first_row(admin_client: Client) -> None:
     for model, its_admin in admin.site._registry.items():
         page = get(admin_client, f"/admin/{model._meta.app_label}/{model._meta.model_name}/")
-        if model is not User:  # It has the one who looks.
+        if model is not User:  # The list of users contains the user who views it.
             assert its_admin.none_yet in text(page), model  # type: ignore[attr-defined]
         assert ("yielded" in page, "Show all" in page) == (False, False), model
 

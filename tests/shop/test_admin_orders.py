@@ -1,4 +1,4 @@
-"""Orders and sales in the admin: time line, search, export, figures, more time."""
+"""Orders and sales in the admin: time line, search, export, figures, and extending a sale."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_no_cell_is_a_formula(admin_client: Client) -> None:
 
 
 def test_without_the_quote_a_cell_is_a_formula(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
+    """Negative control: without the quote, a spreadsheet takes the cell for a formula."""
     monkeypatch.setattr(order_export, "FORMULA", ("\0",))
     bought(on_sale({"a": 9}), a=1)
     Sale.objects.update(name="=1+1")
@@ -106,7 +106,7 @@ def test_the_export_reads_in_batches_and_misses_none(admin_client: Client, monke
     response: Any = admin_client.get(f"{ORDERS}export/")
     chunks = iter(response.streaming_content)
     next(chunks), next(chunks)
-    bought(offer, a=1)  # It comes too late.
+    bought(offer, a=1)  # Too late for the export.
     with CaptureQueriesContext(connection) as queries:
         rest = [*chunks]
     assert [chunk.count(b"\n") for chunk in rest] == [10, 10, 5]

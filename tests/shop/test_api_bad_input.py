@@ -1,7 +1,6 @@
-"""Bad input: every request gets a clear problem document, never a 500, and no order is made.
+"""Bad input: each request gets a clear problem document, never a 500, and no order is created.
 
-None of these requests reaches a strategy, so the tests can run in one transaction. A strategy would refuse to run
-there.
+None of these requests reaches a strategy, so tests may run inside a transaction, where strategies refuse to run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tests.shop.conftest import Buyer, assert_problem, order_body, raising
 pytestmark = pytest.mark.django_db
 
 UNKNOWN = "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e"
-"""An id that no order has. It is fixed, because it is part of test names."""
+"""An id that belongs to no order. It is constant, because test names contain it."""
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ ITEM = {"product": 1, "quantity": 1}
 
 
 def invalid_bodies() -> Iterator[Any]:
-    """Yield bodies and the fields that the answer must name."""
+    """Yield each invalid body with the fields that the response must name."""
     for value in NO_INTEGERS + NO_IDS:
         yield {"sale": value, "items": [ITEM]}, ["#/sale"]
         yield {"sale": 1, "items": [ITEM, {**ITEM, "product": value}]}, ["#/items/1/product"]
@@ -135,7 +134,7 @@ def test_another_content_type_is_415(buyer: Buyer, offer: OnSale, subtests: pyte
 
 
 class Counted(BytesIO):
-    """A body that counts the bytes that are read."""
+    """A request body that counts how many bytes are read."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__(body)
@@ -274,6 +273,6 @@ def test_a_bug_is_500_without_details(buyer: Buyer, offer: OnSale, monkeypatch: 
 
 
 def test_a_file_in_a_form_is_written_nowhere(rf: RequestFactory) -> None:
-    """No address takes one, so that no stranger's bytes are kept before somebody asks who sends them."""
+    """A file in a form is not stored: no address accepts files, and a stranger could fill the disk."""
     request = rf.post("/admin/login/", {"name": "value", "file": SimpleUploadedFile("a", b"x" * 10_000)})
     assert (dict(request.POST), dict(request.FILES)) == ({"name": ["value"]}, {})

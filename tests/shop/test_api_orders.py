@@ -150,13 +150,14 @@ def test_stock_that_is_not_loaded_is_503(buyer: Buyer) -> None:
     offer = on_sale({"a": 1}, strategy="lua")
     registry.counters().unload(["a"])
     assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "not-loaded")
-    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201  # the first request has loaded it
+    # the refused request has loaded the stock
+    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
     assert_sold(a=1)
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The clock of the throttle, as `clock[0]`."""
+    """The throttle's clock; a test sets `clock[0]`."""
     now = [1_000_000.25]
 
     class Clock:
@@ -174,7 +175,8 @@ def test_the_rate_limit_is_429_for_one_customer_and_second(
     settings.ORDER_RATE = rate = 3
     kept_longer = throttles.COUNT.replace("KEYS[1], 2", "KEYS[1], 600")
     assert kept_longer != throttles.COUNT
-    monkeypatch.setattr(throttles, "COUNT", kept_longer)  # The clock stands still, and that of Redis does not.
+    # Keep the count longer, because the clock of Redis does not stand still.
+    monkeypatch.setattr(throttles, "COUNT", kept_longer)
     for _ in range(rate):
         assert buyer.order(order_body(offer, a=1)).status_code == 201
     assert assert_problem(buyer.order(order_body(offer, a=1)), 429, "too-fast")

@@ -1,4 +1,4 @@
-"""Payments reported by the provider: signatures, repeats, late payments, wrong content."""
+"""Payments that the provider reports: signatures, repeats, late payments, wrong content."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def offer(redis: Redis) -> OnSale:
 
 @pytest.fixture
 def order(buyer: Buyer, offer: OnSale) -> UUID:
-    """Two units of a, pending."""
+    """A pending order of two units of a."""
     return UUID(buyer.order(order_body(offer, a=2)).json()["id"])
 
 
@@ -251,7 +251,7 @@ def test_of_two_chargebacks_at_once_with_one_reference_one_is_refused(
         report = {"reference": "cb_1", "payment": paid, "amount": amount, "currency": "EUR"}
         return Provider().reports(report, path="/api/chargebacks/")
 
-    # The second waits for the stock row of the first, which books its chargeback.
+    # The second chargeback waits for the stock row, which the first one has locked.
     booked, refused = race(
         lambda: charge_back("pay_1", "19.80"), lambda: charge_back("pay_2", "9.90"), before="INSERT INTO .shop_refund"
     )

@@ -1,4 +1,4 @@
-"""The OpenAPI schema: requests that it allows are answered as described, others are refused, and none is a 500."""
+"""The OpenAPI schema: valid requests are answered as described, others are refused, and none gets a 500."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def described() -> dict[str, Any]:
 
 
 def test_an_order_has_the_fields_of_its_schema(described: dict[str, Any], buyer: Buyer) -> None:
-    """The JSON of an order is not rendered by the serializer, so it may differ from the schema."""
+    """An order's JSON has the fields of its schema, although the serializer that describes it does not render it."""
     answer = buyer.order(order_body(on_sale({"a": 1}), a=1)).json()
     schemas = described["components"]["schemas"]
     assert list(answer) == list(schemas["Order"]["properties"])
@@ -50,7 +50,10 @@ def test_it_is_valid_openapi(described: dict[str, Any]) -> None:
 
 
 def test_every_problem_is_declared_with_its_status(described: dict[str, Any]) -> None:
-    """Schemathesis checks below that operations return no other statuses."""
+    """The schema declares every problem with its status.
+
+    Schemathesis checks that operations return no other statuses.
+    """
     declared = set()
     for operations in described["paths"].values():
         for operation in operations.values():
@@ -86,7 +89,7 @@ def test_the_example_of_a_payment_is_valid(described: dict[str, Any], buyer: Buy
 
 
 def paid(body: bytes) -> Any:
-    """Send a signed payment."""
+    """Report a payment with a valid signature."""
     headers = {signatures.HEADER: signatures.sign(body)}
     return APIClient().generic("POST", "/api/payments/", body, content_type="application/json", headers=headers)
 
@@ -104,7 +107,7 @@ api = schemathesis.openapi.from_wsgi(
                 # Unknown query parameters and headers are ignored.
                 "allow-extra-parameters": False,
             },
-            # A valid order may name an unknown sale, which is a 400.
+            # A valid order may name an unknown sale, which is answered with 400.
             "checks": {"positive_data_acceptance": {"enabled": False}},
         }
     ),
@@ -112,7 +115,7 @@ api = schemathesis.openapi.from_wsgi(
 
 
 class Shop:
-    """A sale, an account and an order to ask for, and the statuses of the answers."""
+    """A sale, an account and an order for requests to name, and the statuses of all responses."""
 
     def __init__(self) -> None:
         self.offer = on_sale({"a": 10_000})
@@ -123,7 +126,7 @@ class Shop:
         self.answers: set[int] = set()
 
     def name_existing_objects(self, case: schemathesis.Case) -> None:
-        """Make every second valid request name existing objects, which random values would never hit."""
+        """Make half of the valid requests name existing objects, because random ids would match none."""
         body: Any = case.body
         path = case.path_parameters
         match case.operation.label:
@@ -167,7 +170,7 @@ def shop(redis: Redis, settings: Any) -> Iterator[Shop]:
 
 
 @api.parametrize()
-@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # one shop for all cases
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # all cases share one shop
 def test_operations_answer_as_described(case: schemathesis.Case, shop: Shop, settings: Any) -> None:
     settings.PAYMENT_SECRET = "shared" if case.operation.label == "POST /api/payments/" else ""
     shop.name_existing_objects(case)

@@ -1,4 +1,4 @@
-"""Tokens: only a valid access token of an active account is accepted."""
+"""Only a valid access token of an active account is accepted."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_a_bad_token_is_401(user: User, offer: OnSale, subtests: pytest.Subtests
         with subtests.test(bad):
             headers = {"Authorization": token(user), "Idempotency-Key": "mine"}
             answers = [client.post("/api/orders/", order_body(offer, a=1), format="json", headers=headers)]
-            # All but the door of orders read a token in the same way.
+            # All endpoints except that for orders check tokens in the same way.
             path, method = list(paths.items())[number % len(paths)]
             answers.append(getattr(client, method)(path, headers=headers))
             for answer in answers:
@@ -183,7 +183,7 @@ def test_the_token_of_a_closed_account_shows_and_changes_nothing(buyer: Buyer, o
         ("get", "/api/orders/", 200),
         ("get", location, 200),
         ("post", f"{location}pay/", 200),
-        ("post", f"{location}cancel/", 409),  # the order is paid by then
+        ("post", f"{location}cancel/", 409),  # 409, because the order is paid by then
     ):
         answer = getattr(buyer, method)(path)
         if since == "open":
@@ -216,7 +216,7 @@ ENDINGS: dict[str, Callable[[User], Any]] = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_ends_a_session_ends_its_tokens(visitor: APIClient, user: User, ending: str) -> None:
-    """The negative control is the session that nothing has ended."""
+    """What ends a session also ends its tokens. Negative control: a session that has not ended keeps them."""
     issued = ask(visitor, username="ada", password=PASSWORD).json()
     refreshed = visitor.post("/api/token/refresh/", {"refresh": issued["refresh"]}, format="json").json()
     ENDINGS[ending](user)
@@ -260,7 +260,10 @@ def test_signing_out_needs_a_session_that_has_not_ended(visitor: APIClient, user
 def test_a_token_that_was_accepted_before_ends_with_its_lifetime(
     user: User, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process remembers tokens that it has verified. The control is the same request before the token expires."""
+    """A remembered token still expires. A process caches verified tokens.
+
+    Negative control: the request works before.
+    """
     caller = APIClient(headers={"Authorization": f"Bearer {AccessToken.for_user(user)}"})
 
     def order() -> Any:
@@ -274,7 +277,10 @@ def test_a_token_that_was_accepted_before_ends_with_its_lifetime(
 
 
 def test_an_access_token_of_an_ended_session_orders_until_it_expires(user: User, offer: OnSale) -> None:
-    """Reading the account would cost each order a query, so the lifetime is the limit, and it is short."""
+    """After its session has ended, an access token can still place orders until it expires.
+
+    Checking the account would cost one query per order. The short lifetime limits the risk.
+    """
     issued = AccessToken(tokens.issue(user)["access"])
     signed_out(user)
     headers = {"Authorization": f"Bearer {issued}", "Idempotency-Key": "mine"}
@@ -285,7 +291,7 @@ def test_an_access_token_of_an_ended_session_orders_until_it_expires(user: User,
 
 @pytest.mark.parametrize("session", [None, "another"])
 def test_a_refresh_token_names_its_session(visitor: APIClient, user: User, session: str | None) -> None:
-    """A refresh token of an earlier version names none."""
+    """A refresh token without its session's key is refused, as earlier versions issued it."""
     token = RefreshToken.for_user(user)
     if session:
         token["session"] = session

@@ -1,4 +1,4 @@
-"""Without Redis or Postgres: 503 with Retry-After where the server is needed; otherwise the shop goes on selling."""
+"""Without Redis or Postgres, requests that need it get 503 with Retry-After, and the shop sells what it can."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_without_redis_orders_go_on(buyer: Buyer, redis_gone: Gone) -> None:
 
 
 def report(payment: dict[str, str]) -> Any:
-    """Report a payment as the provider does."""
+    """Report a payment, as the provider does."""
     body = json.dumps(payment).encode()
     headers = {signatures.HEADER: signatures.sign(body)}
     return APIClient().generic("POST", "/api/payments/", body, content_type="application/json", headers=headers)
@@ -156,7 +156,7 @@ def test_a_lost_commit_answer_is_503_and_a_retry_finds_the_order(
 
 @pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_a_request_that_exceeds_a_postgres_limit_is_503(buyer: Buyer, name: str) -> None:
-    """Postgres ends a transaction that is idle for too long, and its connection."""
+    """A request that exceeds a limit of Postgres gets 503. Postgres closes a connection that idles in a transaction."""
     offer = on_sale({"a": 2}, strategy=name)
 
     def pause(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -183,7 +183,7 @@ def is_there(backend: int) -> bool:
 
 @pytest.fixture
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the check of health remember nothing."""
+    """Turn off the cache of the health check."""
     monkeypatch.setattr(health, "readiness", health.Readiness())
     monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
 
@@ -205,7 +205,7 @@ def test_health_names_the_server_that_does_not_answer(
 
 @pytest.fixture
 def pooled() -> Iterator[Proxy]:
-    """A proxy to Postgres for this thread, with a pool whose timeout is longer than that of a test."""
+    """A proxy to Postgres for this thread's connection, with a pool that waits longer than any test."""
     there = connections["default"]
     host, port = there.settings_dict["HOST"], there.settings_dict["PORT"]
     proxy = Proxy(f"{host}/.s.PGSQL.{port}")

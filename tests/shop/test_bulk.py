@@ -1,4 +1,4 @@
-"""Actions of the admin on many rows: in batches, safe to repeat, with one message."""
+"""Actions of the admin on many rows run in batches, can be repeated, and show one message."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run_on_all(client: Client, path: str, action: str) -> list[str]:
 
 
 def run_on_page(client: Client, path: str, action: str, *, across: str = "0") -> list[str]:
-    """Run an action on all rows of a page, or of the list, and return the messages on the next page."""
+    """Run an action on all rows of a page, or with `across` of the list. Return the messages on the next page."""
     chosen = [str(row.pk) for row in client.get(path).context["cl"].result_list]
     form = {"action": action, "_selected_action": chosen, "index": "0", "select_across": across}
     response = client.post(path, form, follow=True)
@@ -61,7 +61,7 @@ def test_many_orders_are_cancelled_in_batches_with_one_message(
     pending(60)
     with CaptureQueriesContext(connection) as queries:
         assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders are cancelled."]
-    # In the way of one order at a time there were more than ten statements each.
+    # Cancelling one order at a time takes over ten statements per order.
     assert len(queries) < 100
     assert (orders_in("cancelled"), on_hand()[0], LogEntry.objects.count()) == (60, 1000, 60)
     assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders had been cancelled before."]
@@ -89,7 +89,7 @@ def test_rows_that_are_changed_one_by_one_end_in_time_too(
     monkeypatch.setattr(bulk, "TIME", 0.0)
     pending(3)
     left = "2 orders are left: repeat the action to go on."
-    StockItem.objects.filter(sku="a").update(received=997)  # no unit can be returned now
+    StockItem.objects.filter(sku="a").update(received=997)  # so that no unit can be returned now
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert message.count("was not cancelled. Try again.") == 1
     assert message.endswith(left)
@@ -124,7 +124,7 @@ def test_an_order_that_cannot_be_cancelled_does_not_stop_others(admin_client: Cl
     offer = on_sale({"a": 5, "b": 5})
     stuck = buy(offer, a=3).order.pk
     buy(offer, b=1)
-    StockItem.objects.filter(sku="a").update(received=2)  # three units cannot be returned now
+    StockItem.objects.filter(sku="a").update(received=2)  # so that three units cannot be returned now
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert f"{stuck} was not cancelled. Try again. Postgres reports:" in message
     assert dict(Order.objects.values_list("items__product", "state")) == {"a": "pending", "b": "cancelled"}
@@ -172,7 +172,7 @@ def test_every_action_leaves_one_message(admin_client: Client, action: str) -> N
 def test_money_is_settled_only_for_rows_that_the_page_showed(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, path: str, action: str
 ) -> None:
-    """A row that has come since is not taken, also not by "select all"; a row that has left the list is told."""
+    """Money is settled only for rows that the operator saw, even by "select all". The page names rows that are gone."""
     monkeypatch.setattr("shop.admin.orders.OrderAdmin.list_per_page", 2)
     monkeypatch.setattr("shop.admin.unmatched.UnmatchedReportAdmin.list_per_page", 2)
     offer = on_sale({"a": 10})

@@ -1,4 +1,4 @@
-"""Buying in Chromium, at the shop's own web server: one press is one order, whatever happens on the way."""
+"""Buying in Chromium from a real web server: one click makes one order, whatever fails on the way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 ORDERS, TOKEN = "**/api/orders/", "**/account/token/"
 MOST_BYTES = 60_000
 OLDEST_FIGURES = 5500
-"""Milliseconds: a web server keeps figures for 2 s, a proxy for 1 s, and a page asks again within 2.5 s."""
+"""Maximum age of figures in milliseconds: a web server caches 2 s, a proxy 1 s, and a page polls within 2.5 s."""
 
 SAYS = {
     "en": {
@@ -74,7 +74,7 @@ FORGETFUL = """
     const open = IDBFactory.prototype.open;
     IDBFactory.prototype.open = function (name, version) { return open.call(this, name + Math.random(), version); };
 """
-"""The negative control: what is kept is lost with its page."""
+"""For negative controls: a script that makes each page lose its stored data."""
 
 SHIFTS = """
     window.shifts = [];
@@ -105,7 +105,10 @@ def port(django_db_setup: None) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start Chromium once. Playwright has an event loop in this thread, in which Django refuses to use the database."""
+    """Start Chromium once, outside Django's async check.
+
+    Playwright runs an event loop in this thread, and Django refuses database access in such a thread.
+    """
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = launch(playwright)
@@ -115,7 +118,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def enter(port: int, browser: Browser) -> Iterator[Enter]:
-    """Make browsers of customers. At the end of the test, no page may have written to its console."""
+    """Open browsers of customers. When the test ends, no page may have written to its console."""
     complaints: list[str] = []
     contexts = []
     address = f"http://127.0.0.1:{port}"
@@ -127,7 +130,7 @@ def enter(port: int, browser: Browser) -> Iterator[Enter]:
         if customer is not None:
             session = session_of(customer)
             context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
-        # The browser itself writes a line for each answer that is a refusal.
+        # Ignore the browser's own message about each response with an error status.
         context.on(
             "console",
             lambda message: message.text.startswith("Failed to load resource") or complaints.append(message.text),
@@ -150,7 +153,7 @@ def session_of(customer: int) -> str:
 def sold(**options: Any) -> tuple[OnSale, str]:
     """Put a new product on sale. Return the sale and the address of its page."""
     units = options.pop("units", 5)
-    sku = f"product {new_customer()}"  # Web servers remember for a moment which sku is sold out.
+    sku = f"product {new_customer()}"  # a new sku, because web servers remember for a moment which skus are sold out
     offer = on_sale({sku: units}, **options)
     Product.objects.filter(sku=sku).update(
         name="Mechanical keyboard", description="Hot-swappable, with a knob.", picture="/static/shop/icon.svg"
@@ -166,7 +169,7 @@ def prepared(**options: Any) -> tuple[int, OnSale, str]:
 
 
 def button(page: Page) -> Locator:
-    """Return the button or the link that says what the buyer can do, or why not."""
+    """Return the button or link that tells the buyer what they can do, or why they cannot buy."""
     return page.locator(".buying .button:visible:not(.quiet)").first
 
 
@@ -185,7 +188,7 @@ def shows(page: Page, text: str) -> None:
 
 
 def assert_accessible(page: Page) -> None:
-    """Check that axe finds nothing, and that the page is no wider than the screen."""
+    """Check that axe reports nothing, and that the page is not wider than the screen."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
     violations = page.evaluate("axe.run()")["violations"]
     assert [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations] == []
@@ -215,7 +218,7 @@ def test_a_press_of_the_keyboard_buys(enter: Enter) -> None:
 def test_the_button_says_each_state_in_both_languages(
     enter: Enter, language: str, viewport: dict[str, int], tmp_path: Path
 ) -> None:
-    """Screenshots of all states are in `SCREENSHOTS`, if that is set."""
+    """The button shows each state in both languages. Screenshots are in `SCREENSHOTS`, if that is set."""
     says, folder = SAYS[language], Path(os.environ.get("SCREENSHOTS", tmp_path))
     customer, offer, address = prepared(limit=2, opens=timedelta(minutes=1))
     preheat_sale(offer.sale)
@@ -267,7 +270,7 @@ def test_the_button_says_each_state_in_both_languages(
 
 
 def wait_for_route(page: Page, held: list[Route]) -> Route:
-    """Return the first request that was held, once there is one."""
+    """Wait for the first held request, and return it."""
     while not held:
         page.wait_for_timeout(20)
     return held[0]
@@ -277,7 +280,7 @@ def wait_for_route(page: Page, held: list[Route]) -> Route:
 
 
 def orders_of(context: BrowserContext) -> list[str]:
-    """Return a list to which the key of each order request is added."""
+    """Return a list that collects the idempotency key of each order request."""
     keys: list[str] = []
     context.on("request", lambda request: request.method == "POST" and keys.append(request.headers["idempotency-key"]))
     return keys
@@ -285,7 +288,7 @@ def orders_of(context: BrowserContext) -> list[str]:
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_reload_after_a_lost_answer_buys_once(enter: Enter, *, kept: bool) -> None:
-    """With the negative control: where the key is not kept, the reloaded page offers to buy, and buys a second time."""
+    """After a lost response, a reload does not buy twice. Negative control: a page that forgets its key buys again."""
     customer, _, address = prepared()
     context = enter(customer)
     if not kept:
@@ -309,14 +312,14 @@ def test_a_reload_after_a_lost_answer_buys_once(enter: Enter, *, kept: bool) -> 
 
 
 def lose_answer(route: Route) -> None:
-    """Let the shop answer, and the answer be lost."""
+    """Send the request to the shop, and drop the response."""
     route.fetch()
     route.abort()
 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_two_tabs_buy_once(enter: Enter, *, kept: bool) -> None:
-    """With the negative control: tabs that do not share what is kept buy once each."""
+    """Two tabs buy once. Negative control: tabs that do not share the stored key buy once each."""
     customer, _, address = prepared()
     context = enter(customer)
     if not kept:
@@ -327,7 +330,7 @@ def test_two_tabs_buy_once(enter: Enter, *, kept: bool) -> None:
         shows(page, EN["buy"])
     held: list[Route] = []
     context.route(ORDERS, lambda route: held.append(route))
-    # Both at once: each presses before it can know of the other.
+    # Click in both tabs at once, before either can know of the other.
     for page in (first, second):
         page.evaluate("setTimeout(() => document.querySelector('.buying button').click(), 200)")
     for page in (first, second):
@@ -474,7 +477,7 @@ def test_what_is_sold_out_is_said_at_once_and_without_a_press(enter: Enter) -> N
 
 
 def test_who_is_not_logged_in_reads_that_nothing_can_be_bought(enter: Enter) -> None:
-    """No log-in would help with a sale that is paused, or sold out."""
+    """A visitor who is not logged in sees that a sale is paused or sold out, where logging in would not help."""
     offer, address = sold(units=1)
     page = opened(enter(), address)
     shows(page, EN["log in"])
@@ -492,7 +495,10 @@ def test_who_is_not_logged_in_reads_that_nothing_can_be_bought(enter: Enter) -> 
 
 
 def test_figures_from_before_the_refusal_do_not_say_buy_again(enter: Enter) -> None:
-    """With the control: later the same figures are believed. The clock of the page is moved by hand."""
+    """Figures older than a refusal do not show "Buy" again. Control: figures that may be newer do.
+
+    Tests move the clock.
+    """
     customer, offer, address = prepared(units=1)
     page = enter(customer).new_page()
     page.clock.install()
@@ -547,16 +553,19 @@ def test_at_the_limit_the_page_says_so_and_leads_to_the_orders(enter: Enter) -> 
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_new_price_is_shown_and_asked_for(enter: Enter, *, sent: bool) -> None:
-    """With the negative control: an order that does not say which price was shown is sold at the new one."""
+    """A new price is shown and needs another click.
+
+    Negative control: an order without the shown price sells at the new one.
+    """
     customer, offer, address = prepared(price="9.90")
     context = enter(customer)
     page = opened(context, address)
     shows(page, EN["buy"])
-    context.route("**/now.json", lambda route: route.abort())  # This page has not heard of the new price.
+    context.route("**/now.json", lambda route: route.abort())  # The page must not hear of the new price.
     SaleItem.objects.filter(sale=offer.sale).update(price=Decimal("12.00"))
     if not sent:
         context.route(ORDERS, without_price)
-        # The web server caches the price for a second.
+        # Wait until the web server reads the price again, which it caches for a second.
         page.wait_for_timeout(1100)
     button(page).click()
     if sent:
@@ -581,7 +590,10 @@ def without_price(route: Route) -> None:
 
 @pytest.mark.parametrize("reserved", [True, False])
 def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: bool) -> None:
-    """With the negative control: where the page keeps no room for the sentence, what is below it moves."""
+    """The sale opens by itself, and nothing moves.
+
+    Negative control: a page without reserved room for the sentence moves.
+    """
     customer = new_customer()
 
     def two_products() -> str:
@@ -612,7 +624,10 @@ def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: b
 
 @pytest.mark.parametrize("dated", [True, False])
 def test_the_countdown_follows_the_clock_of_the_shop(enter: Enter, *, dated: bool) -> None:
-    """The clock of this machine is an hour slow. With the negative control: answers that do not tell the time."""
+    """The countdown follows the shop's clock, while the browser's is an hour slow.
+
+    Negative control: undated responses.
+    """
     customer, _, address = prepared(opens=timedelta(minutes=30))
     context = enter(customer)
     context.add_init_script(HOUR_SLOW)
@@ -638,7 +653,7 @@ def test_a_hidden_page_asks_nothing(enter: Enter) -> None:
     page.wait_for_timeout(2600)
     assert polls
     page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
-    page.wait_for_timeout(2600)  # the poll that was planned already finds the page hidden
+    page.wait_for_timeout(2600)  # the next planned poll finds the page hidden
     polls.clear()
     page.wait_for_timeout(2600)
     assert polls == []

@@ -1,4 +1,4 @@
-"""The API's chain of middleware answers as the pages' chain does, and does less."""
+"""The API's middleware answers as the pages' middleware does, with fewer steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _shared_connection() -> Any:
-    """Keep the test's connection, which a request would close."""
+    """Keep the test's connection open, which a request would otherwise close."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     yield

@@ -1,4 +1,4 @@
-"""Placing orders: one order for each key, and nothing sold when a request is refused."""
+"""Placing orders: one order per idempotency key, and a refused request sells nothing."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def assert_books(**expected: tuple[int, int]) -> None:
 
 
 def request_of(offer: OnSale, customer: int, **units: int) -> tuple[OrderRequest, offers.Offer]:
-    """Return a request under the key `mine`, and the offer that it is for."""
+    """Return an order request with the key `mine`, and its offer (the products and prices of the sale)."""
     known = offers.read(offer.sale)
     assert known is not None
     return make_request(known, customer=customer, quantities=offer.cart(**units), key="mine"), known
 
 
 class Paused(Strategy):
-    """A strategy that waits before its commit."""
+    """A strategy that pauses before its commit."""
 
     name = "paused"
 
@@ -110,7 +110,7 @@ def test_an_order_is_saved_and_returned(customer: int, name: str) -> None:
         ("guarded-update", "BEGIN UPDATE WITH COMMIT"),
         ("lua", "BEGIN UPDATE WITH COMMIT"),
         ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
-        ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # the first look at the segments
+        ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # SELECT finds the segments first
         ("unit-rows", "BEGIN DELETE WITH COMMIT"),
     ],
 )
@@ -130,7 +130,7 @@ def test_the_same_key_and_body_is_the_same_order(customer: int, name: str) -> No
         again = buy(offer, customer, key="mine", **cart)
         assert (again.order, again.replayed) == (first.order, True)
     assert_books(a=(7, 2), b=(4, 1))
-    # The negative controls: another key, another customer.
+    # Negative controls: another key, and another customer.
     for who, key in ((customer, "other"), (new_customer(), "mine")):
         assert not buy(offer, who, key=key, a=2).replayed
     assert_books(a=(3, 6), b=(4, 1))
@@ -199,7 +199,7 @@ def test_concurrent_key_lookups_share_one_query(customer: int) -> None:
 
 @pytest.mark.parametrize("key", ["null", "NULL", "a:b~c.d_e-f"])
 def test_every_key_is_looked_up_as_it_is(customer: int, key: str) -> None:
-    """In an array of Postgres an unquoted null is no text."""
+    """Keys are looked up unchanged. In a Postgres array, an unquoted null would not be text."""
     buy(on_sale({"a": 5}), customer, key=key, a=1)
     assert which_are_used([(customer, key), (customer, "other")]) == [True, False]
 
@@ -222,7 +222,7 @@ def test_sold_out_is_remembered_for_sold_out_ttl(customer: int, monkeypatch: pyt
 
 
 class Asked:
-    """A strategy that counts its calls and runs something during the next one. The clock stands still."""
+    """Counts the calls of a strategy, and runs an action during the next call. The clock stands still."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "guarded-update") -> None:
         self.strategy, self.times, self.now = registry.get(name), 0, 1000.0
@@ -254,7 +254,7 @@ def test_one_request_probes_and_the_others_are_refused(customer: int, monkeypatc
 
 
 def returned_elsewhere(offer: OnSale, customer: int, asked: Asked, *, wanted: int) -> None:
-    """Place an order that is refused, return units as another process does, and let `SOLD_OUT_TTL` pass."""
+    """Refuse an order as sold out, deliver units without telling this process, and let `SOLD_OUT_TTL` pass."""
     refused(offer, customer, a=wanted)
     stock.deliver("a", 8)
     asked.now += 0.3
@@ -291,7 +291,10 @@ def test_of_two_requests_that_would_probe_at_once_one_is_refused(
 
 
 def test_a_request_refused_for_another_sku_probes_nothing(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a probe would let carts with a sold-out sku keep other customers from units that are back."""
+    """A request that is refused for another sku does not count as a probe of this sku.
+
+    Otherwise carts with a sold-out sku would keep other customers from units that are available again.
+    """
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
     asked.now += 0.2
@@ -311,7 +314,10 @@ def refused(offer: OnSale, customer: int, **cart: int) -> SoldOut:
 def test_a_probe_refused_for_another_sku_lets_the_next_one_probe(
     customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without that next probe, b would be refused although it is in stock again, while carts with `a` keep probing."""
+    """After a probe that was refused for another sku, the next request may probe.
+
+    Otherwise b would be refused although it is in stock again, while carts with `a` keep probing.
+    """
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
     refused(offer, customer, b=2)
@@ -341,7 +347,7 @@ def test_a_probe_that_fails_lets_the_next_one_probe(
 
 
 def test_a_probe_does_not_drop_newer_knowledge(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A paused probe ends after another request has found that even fewer units are left."""
+    """A slow probe does not overwrite a newer finding that even fewer units are left."""
     offer, asked = on_sale({"a": 2}), Asked(monkeypatch)
     returned_elsewhere(offer, customer, asked, wanted=3)
 
@@ -357,7 +363,10 @@ def test_a_probe_does_not_drop_newer_knowledge(customer: int, monkeypatch: pytes
 
 
 def test_reserved_units_are_not_remembered_as_sold_out(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reservation may end without an order. A request for no more than the reserved units is told to try again."""
+    """Reserved units do not count as sold out, because the reservation may end without an order.
+
+    A request for no more than the reserved units gets the advice to try again.
+    """
     offer = on_sale({"a": 1}, strategy="lua")
     first, answers = new_customer(), []
 
@@ -408,7 +417,7 @@ def test_a_second_request_with_the_key_is_told_that_the_first_is_running(custome
 
 @pytest.fixture
 def many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep requests from seeing each other, as if each came to a different process."""
+    """Keep requests in this process from seeing each other, as if each ran in another process."""
 
     class Unseen(dict[Any, Any]):
         def setdefault(self, key: Any, default: Any = None) -> Any:
@@ -421,7 +430,7 @@ def many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_in_another_process_the_second_request_waits_at_the_unique_index(customer: int, many_processes: None) -> None:
-    # Each request has its own sku, so the second one waits for the key and not for the stock row.
+    # Use different skus, so that the second request waits for the key and not for the stock row.
     offer = on_sale({"a": 5, "b": 5})
     first, known = request_of(offer, customer, a=1)
     second, _ = request_of(offer, customer, b=1)
@@ -433,7 +442,7 @@ def test_in_another_process_the_second_request_waits_at_the_unique_index(custome
 
 
 def patiently(offer: OnSale, customer: int, key: str) -> str:
-    """Buy one unit, and repeat the request as long as the answer is to try again."""
+    """Buy one unit. Repeat the request while the error says to try again."""
     key = key or str(uuid4())
 
     def once() -> str:
@@ -467,7 +476,7 @@ def test_requests_at_once_with_one_key_in_many_processes_are_one_order(
 
 @pytest.mark.parametrize("name", ["guarded-update", "lua"])
 def test_a_retry_in_another_process_is_not_told_sold_out(customer: int, many_processes: None, name: str) -> None:
-    """The first request is being saved. It has the last unit, and the retry is the same order."""
+    """A retry in another process is not told "sold out": the same order, still being saved, has the last unit."""
     offer = on_sale({"a": 1}, strategy=name)
     first = Paused(registry.get(name))
     request, known = request_of(offer, customer, a=1)
@@ -525,13 +534,13 @@ def test_more_than_the_limit_is_over_limit_and_not_sold_out(customer: int, name:
     offer = on_sale({"a": 5, "b": 1}, strategy=name, limit=2)
     first = buy(offer, customer, key="mine", a=1)
     save_queued()
-    for _ in range(2):  # At the second order, this process might remember that b is sold out.
+    for _ in range(2):  # The second request might find b remembered as sold out.
         with pytest.raises(OverLimit) as refused:
             buy(offer, customer, a=999, b=1)
         assert (refused.value.sku, refused.value.limit, refused.value.taken) == ("a", 2, 1)
     with pytest.raises(OverLimit):
         buy(offer, new_customer(), b=3)
-    # The key is looked up first: it may belong to an order.
+    # The key is looked up first, because it may belong to an order.
     with pytest.raises(KeyReused):
         buy(offer, customer, key="mine", a=999)
     SaleItem.objects.update(limit=0)

@@ -1,4 +1,4 @@
-"""When a sale is open and when an order expires, one clock decides: a machine with a wrong clock does as the others."""
+"""One clock decides when a sale is open and when an order expires, so a machine with a wrong clock decides alike."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Skewed = Callable[[], None]
 
 @pytest.fixture(params=[-2, 2], ids=["a clock that is behind", "a clock that is ahead"])
 def skewed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Skewed:
-    """A function that sets the clock of this machine wrong, by two minutes. Those of the servers stay right."""
+    """A function that sets this machine's clock wrong by two minutes. The servers' clocks stay right."""
     right = timezone.now
 
     def set_wrong() -> None:
@@ -45,7 +45,7 @@ def skewed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
 
 @contextmanager
 def remembered(offer: OnSale) -> Iterator[None]:
-    """Let the process use the offer that it knows now, whatever becomes of the sale in the block."""
+    """Make the process use the offer from before the `with` block, even if the sale changes in the block."""
     known = offers.get(offer.sale)
     yield
     offers.cache.put(offer.sale, known, refresh_at=float("inf"))

@@ -1,4 +1,4 @@
-"""Commands: migrations, `sample`, `serve`, and errors of `manage.py`."""
+"""Commands: migrations, `sample`, `serve`, and error messages of `manage.py`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_second_sale_of_the_sample_opens_two_minutes_later(redis: Redis) -> 
     assert second.opens_at - first.opens_at >= timedelta(minutes=2)
     assert f"Sale {second.pk}, “The midnight sale”, opens at {second.opens_at:%H:%M:%S}" in said
     assert not set(first.skus) & set(second.skus)
-    # When it is over, the next one has an address of its own.
+    # After this sale, the next one gets another slug.
     Sale.objects.filter(pk=second.pk).update(opens_at=first.opens_at, closes_at=timezone.now())
     run_sample()
     assert sold_as("midnight-2").opens_at > timezone.now()
@@ -189,7 +189,7 @@ Serve = Callable[[], list[str]]
 def serve(
     redis: Redis, busy: socket.socket, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Serve:
-    """Run `serve` without granian, and return its warnings."""
+    """Run `serve` without starting granian, and return its warnings."""
     monkeypatch.setattr(settings, "PAYMENT_SECRET", "shared")
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("os.execve", lambda *command: None)
@@ -276,12 +276,15 @@ def test_serve_warns_root(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_the_web_server_may_open_a_file_for_each_connection() -> None:
-    """Each limit is set in a process of its own, because a lowered one cannot be raised again."""
+    """The web server raises its limit of open files to one per connection.
+
+    Each case runs in its own process, because a lowered limit cannot be raised again.
+    """
     expected = {
         (1800, 2000): (1800, 2000, 1000),  # high enough
         (256, 2000): (1512, 2000, 1000),  # raised as needed
         (256, 1200): (1200, 1200, 688),  # hard limit: fewer connections
-        (256, 600): (600, 600, 300),  # very low: half for connections
+        (256, 600): (600, 600, 300),  # very low: half of the files for connections
     }
     code = (
         "import os, resource, django; django.setup()\n"

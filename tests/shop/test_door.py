@@ -1,4 +1,4 @@
-"""The door of the web server: what a client that sends slowly, too much or nothing can hold, and for how long."""
+"""The door of the web server, which reads requests before threads serve them: what bad clients can hold."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from tests.waiting import PATIENCE, wait_for
 
 on_postgres = pytest.mark.django_db(transaction=True)
 DRIP = b"POST /api/token/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
-"""The beginning of a request whose body takes its time."""
+"""The beginning of a request whose body is sent slowly."""
 CHEAP = "/api/problems/sold-out/"
-"""Needs no other server."""
+"""An address that needs neither Postgres nor Redis."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def port(server: tuple[int, psutil.Process]) -> int:
 
 @on_postgres
 def test_clients_that_send_their_body_slowly_hold_no_thread(port: int) -> None:
-    """More of them than the server has threads. They are told that they were too slow."""
+    """Clients that send their bodies slowly hold no thread, although they outnumber the threads. They get 408."""
     offer = on_sale({"a": 1})
     order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})
     headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json"}
@@ -76,7 +76,7 @@ def test_clients_that_send_their_body_slowly_hold_no_thread(port: int) -> None:
 
 
 def test_a_thread_for_each_body_would_be_held(tmp_path: Path) -> None:
-    """The negative control: granian's own WSGI worker, which has one thread here."""
+    """Negative control: granian's own WSGI worker, with one thread, lets a slow body hold the thread."""
     tmp_path.joinpath("reads.py").write_text(
         "def application(environ, start_response):\n"
         "    environ['wsgi.input'].read()\n"
@@ -89,7 +89,7 @@ def test_a_thread_for_each_body_would_be_held(tmp_path: Path) -> None:
 
 @contextmanager
 def _granian(folder: Path, application: str) -> Iterator[tuple[int, psutil.Process]]:
-    """Run granian with its own WSGI worker, which has one thread. Yield its port and its process."""
+    """Run granian with its own WSGI worker and one thread. Yield its port and its process."""
     port = free_port()
     command = [sys.executable, "-m", "granian", "--interface", "wsgi", "--blocking-threads", "1", "--port", str(port)]
     command += ["--log-level", "error", application]
@@ -98,12 +98,12 @@ def _granian(folder: Path, application: str) -> Iterator[tuple[int, psutil.Proce
             wait_for(lambda: _status(port) == 200, "granian to answer")
             yield port, psutil.Process(server.pid)
         finally:
-            # Its worker, whose thread may be held, would outlive it.
+            # Kill the group, because granian's worker would outlive it if its thread is held.
             os.killpg(server.pid, signal.SIGKILL)
 
 
 def _status(port: int) -> int | None:
-    """Return the status of an answer; None if there is none within a second."""
+    """Return the status of a response, or None if there is none within a second."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)
     try:
         connection.request("GET", "/")
@@ -115,7 +115,7 @@ def _status(port: int) -> int | None:
 
 
 def test_connections_without_a_request_are_closed(port: int) -> None:
-    """`received` returns when the server has closed the connection, and otherwise fails after 30 s."""
+    """Connections without a complete request are closed. `received` fails if the server has not done so within 30 s."""
     beginnings = {
         "nothing": b"",
         "a part of the head": b"GET / HTTP/1.1\r\nHost: local",
@@ -157,7 +157,10 @@ def test_a_long_body_is_refused_at_every_address_before_it_is_sent(port: int, pa
 
 @pytest.mark.parametrize("path", ["/api/orders/", "/api/sales/", "/admin/login/", "/none"])
 def test_a_body_that_nobody_reads_leaves_the_connection_usable(port: int, path: str) -> None:
-    """None of these requests gets as far as its body: no token, no such method, no CSRF token, no such address."""
+    """After a body that the shop does not read, the connection stays usable.
+
+    Each request is refused before its body: for its token, its method, its CSRF token or its address.
+    """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.connect()
     used = connection.sock
@@ -189,7 +192,7 @@ def test_paths_headers_and_files_arrive_as_they_were_sent(port: int) -> None:
 
 @on_postgres
 def test_a_stopping_server_loses_no_request() -> None:
-    """It answers what it has accepted, and says so before it closes a connection."""
+    """A stopping server answers the requests that it has accepted, and announces that it closes a connection."""
     offer = on_sale({"a": 1})
     order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
     token = access_token(new_customer())
@@ -228,7 +231,7 @@ def test_a_stopping_server_loses_no_request() -> None:
             for thread in busy:
                 thread.start()
             server.send_signal(signal.SIGTERM)
-            time.sleep(limits.ANNOUNCED_IDLE / 2)  # a client that keeps to the announced idle time
+            time.sleep(limits.ANNOUNCED_IDLE / 2)  # half the announced idle time, as a correct client may wait
             slow.sendall(live)
             answer = slow.recv(4096).lower()
             assert answer.startswith(b"http/1.1 200 ")
@@ -259,7 +262,7 @@ def test_a_server_that_is_told_to_stop_while_it_starts_stops() -> None:
 @pytest.mark.slow
 @on_postgres
 def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Process]) -> None:
-    """CPU time of the web processes for an order, without and with 500 clients that send a byte a second."""
+    """500 clients that send a byte a second raise the CPU time per order by at most a tenth."""
     port, process = server
     offer = on_sale({"a": 100_000})
     order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
@@ -298,7 +301,7 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 @contextmanager
 def slow_clients(port: int, amount: int) -> Iterator[None]:
-    """Keep this many connections open. Each sends a byte of a body every second, and is opened again when it closes."""
+    """Keep this many connections open. Each sends a byte a second, and is replaced when it closes."""
     over = threading.Event()
 
     def drip() -> None:
@@ -333,7 +336,10 @@ def test_clients_that_do_not_read_their_answer_hold_no_thread(port: int) -> None
 def test_connections_whose_answers_are_not_read_are_closed(
     port: int, server: tuple[int, psutil.Process], tmp_path: Path
 ) -> None:
-    """Twelve answers of 1.6 MB are more than the system keeps for a connection. granian's own worker is the control."""
+    """Connections that do not read their responses are closed. Negative control: granian's own worker keeps them.
+
+    Twelve responses of 1.6 MB are more than the system buffers per connection.
+    """
     tmp_path.joinpath("writes.py").write_text(
         "def application(environ, start_response):\n"
         "    start_response('200 OK', [])\n"
@@ -346,14 +352,14 @@ def test_connections_whose_answers_are_not_read_are_closed(
         ours, theirs = (
             [clients.enter_context(_unread(to, asked * 12)) for _ in range(20)] for to in (port, other_port)
         )
-        # Each has an answer, so each is more than a connection that waits to be accepted.
+        # Each has received a byte, so the server has accepted all connections.
         assert all(client.recv(1, socket.MSG_PEEK) for client in ours)
         wait_for(lambda: _look_again(server[1], ours) == 0, timeout=limits.UNREAD + PATIENCE)
         assert _connected(other, theirs) == 20
 
 
 def _unread(port: int, sent: bytes) -> socket.socket:
-    """Return a connection of a client that makes little room for answers."""
+    """Return a connection whose client has a small receive buffer."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", port))
@@ -362,19 +368,20 @@ def _unread(port: int, sent: bytes) -> socket.socket:
 
 
 def _look_again(server: psutil.Process, clients: list[socket.socket]) -> int:
-    time.sleep(0.5)  # Between two looks, each of which reads all connections of the machine. `wait_for` repeats it.
+    # Wait between two checks, because each lists all connections of the machine. `wait_for` repeats them.
+    time.sleep(0.5)
     return _connected(server, clients)
 
 
 def _connected(server: psutil.Process, clients: list[socket.socket]) -> int:
-    """Return how many of the clients the server has a connection to."""
+    """Return how many of the clients the server is connected to."""
     peers = {client.getsockname() for client in clients}
     workers = [one for child in server.children(recursive=True) for one in child.net_connections()]
     return sum(one.raddr in peers for one in [*workers, *server.net_connections()] if one.status == "ESTABLISHED")
 
 
 class Request:
-    """A request without a body, in place of granian's scope and protocol."""
+    """A request without a body, instead of granian's scope and protocol objects."""
 
     method, path, query_string, http_version, scheme, authority = "GET", "/", "", "1.1", "http", "localhost"
     server = client = "127.0.0.1:80"
@@ -393,7 +400,7 @@ class Request:
 
 
 def door_of_one_thread() -> tuple[Door, SimpleQueue[str], threading.Event]:
-    """Return a door, the paths of the requests that it has begun, and the event for which each of them waits."""
+    """Return a door with one thread, a queue of the started requests' paths, and an event that ends each request."""
     begun, go_on = SimpleQueue[str](), threading.Event()
 
     def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
@@ -406,7 +413,7 @@ def door_of_one_thread() -> tuple[Door, SimpleQueue[str], threading.Event]:
 
 
 def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may say that nothing was sold. The one that holds the thread may not."""
+    """Only a request that still waits for a thread may get the answer that nothing was sold. A started one may not."""
     monkeypatch.setattr(limits, "REQUEST", 0.2)
     served, begun, go_on = door_of_one_thread()
     first, second = Request(), Request()
@@ -436,7 +443,7 @@ def test_a_process_is_alive_while_all_its_threads_wait() -> None:
 
 
 class Gone(Request):
-    """A request whose answer fails to be sent."""
+    """A request whose response cannot be sent."""
 
     def response_bytes(self, status: int, headers: object, body: bytes) -> None:
         super().response_bytes(status, headers, body)
@@ -444,7 +451,7 @@ class Gone(Request):
 
 
 def test_a_client_that_cannot_be_answered_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the one that answers requests nor the one that looks at the deadlines."""
+    """A client that cannot be answered ends no thread: neither one that serves requests nor the check of deadlines."""
     go_on = threading.Event()
 
     def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
@@ -479,14 +486,14 @@ def test_a_request_that_was_answered_while_it_waited_is_not_begun() -> None:
         request.query_string = str(number)
         served.admit(request, request)
     assert begun.get() == "0"
-    del served._deadlines[requests[1]]  # as the look at the deadlines does before it answers
+    del served._deadlines[requests[1]]  # as the check of deadlines does before it responds
     go_on.set()
     assert begun.get() == "2"
 
 
 @pytest.mark.parametrize(("header", "reaches"), [("x-forwarded-for", True), ("x_forwarded_for", False)])
 def test_a_header_with_an_underscore_is_dropped(header: str, reaches: bool) -> None:
-    """WSGI gives both the same name, and a proxy sets only the one with dashes."""
+    """A header with an underscore is dropped: WSGI would confuse it with the dashed header that the proxy sets."""
     scope = SimpleNamespace(
         server="127.0.0.1:8000", client="127.0.0.1:1", path="/", query_string="", method="GET", scheme="http",
         http_version="1.1", authority=None, headers={"host": "shop", header: "10.9.9.9"},

@@ -1,4 +1,4 @@
-"""Threads share few connections: a thread must not hold one while it waits for another thread that needs one."""
+"""Threads share few connections. A thread must hold none while it waits for another thread that needs one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUYERS, UNITS = 12, 8
 
 @pytest.fixture
 def one_connection(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let all threads except this one share a connection."""
+    """Make all threads except this one share one connection."""
     mine = connections.settings["default"]
     options = {**mine["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": PATIENCE}}
     monkeypatch.setitem(connections.settings, "default", {**mine, "OPTIONS": options})
@@ -46,7 +46,10 @@ def test_threads_that_share_a_connection_sell_everything(one_connection: None, s
     start = threading.Barrier(BUYERS)
 
     def buy(turn: int) -> Placed:
-        """Place an order. Every second request has read the offer, so it holds the connection when it takes stock."""
+        """Place an order.
+
+        In every second call, the thread already holds the connection, because it has read the offer.
+        """
         if turn % 2:
             return place_order(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
         request = make_request(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))

@@ -1,4 +1,4 @@
-"""The first page, the head of all pages, the pages of errors and of problem types, and the choice of a language."""
+"""The first page, the head of all pages, the pages for errors and problem types, and choosing a language."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While the broker of Celery is full, a worker and beat stay, log one line, and go on when memory is free again."""
+"""While Celery's broker (Redis) is full, a worker and beat keep running and log one line. Then they go on."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ Full = Callable[[], AbstractContextManager[None]]
 
 
 class Part:
-    """A worker or beat, and what it has logged."""
+    """A Celery worker or beat process, and its log."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
         self.log = log
 
     def lines(self, *words: str) -> list[str]:
-        """Return the lines of the log that have one of these words."""
+        """Return the log lines that contain one of these words."""
         return [line for line in self.log.read_text().splitlines() if any(word in line for word in words)]
 
     def logs(self, text: str) -> None:
-        """Wait for a line of the log."""
+        """Wait for a log line that contains these words."""
         wait_for(lambda: self.lines(text) or self.process.poll() is not None, f"the log to say {text}")
         assert self.process.poll() is None, self.log.read_text()
 
 
 @contextmanager
 def celery(folder: Path, *arguments: str, **variables: str) -> Iterator[Part]:
-    """Run a part of Celery on the servers of the tests."""
+    """Run a worker or beat on the servers of the tests."""
     database = settings.DATABASES["default"]
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
@@ -63,7 +63,7 @@ def worker(folder: Path, **variables: str) -> AbstractContextManager[Part]:
 
 
 def fill_under_a_task(redis: Redis, task: bytes) -> None:
-    """Let a worker find a task in a Redis that has been full since before the worker took it."""
+    """Queue a task and fill Redis in one step, so that the worker takes the task from a full Redis."""
     with redis.pipeline(transaction=True) as pipe:
         pipe.lpush("celery", task)
         pipe.config_set("maxmemory", "1")
@@ -72,7 +72,7 @@ def fill_under_a_task(redis: Redis, task: bytes) -> None:
 
 @pytest.fixture
 def task(redis: Redis) -> bytes:
-    """The message of a task."""
+    """The serialized message of a task."""
     tasks.advance_sales.delay()
     message: bytes = redis.rpop("celery")
     return message

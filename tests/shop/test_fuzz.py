@@ -1,6 +1,6 @@
-"""Odd requests at every address, by every kind of caller, at a real web server: no error of the shop's own.
+"""Odd requests at every address, by every kind of caller, to a real web server: none causes an internal error.
 
-A seed makes the same requests each time. More of them: FUZZ_REQUESTS=20000 make test-slow ARGS=tests/shop/test_fuzz.py
+A seed repeats the same requests. For more requests: FUZZ_REQUESTS=20000 make test-slow ARGS=tests/shop/test_fuzz.py
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ ODD_VALUES: tuple[Any, ...] = (None, True, 0, -1, 1.5, 2**63, 10**30, "", "1", [
 
 
 class Fuzzer:
-    """Makes requests from a seed.
+    """Creates requests from a seed.
 
     Args:
-        valid: values that exist, which parameters of addresses and fields of bodies have now and then.
-        callers: headers that name the caller, by kind.
+        valid: existing values, which parameters of addresses and fields of bodies sometimes use.
+        callers: headers that identify the caller, by kind of caller.
     """
 
     def __init__(self, seed: int, valid: dict[str, list[str]], callers: dict[str, dict[str, str]]) -> None:
@@ -63,7 +63,7 @@ class Fuzzer:
             yield method, self.path(), body, {**self.random.choice(list(self.callers.values())), **self.headers(kind)}
 
     def path(self) -> str:
-        # Most requests should reach something: orders are the door that matters.
+        # Choose orders often, because they are the most important endpoint.
         address = "api/orders/" if self.random.random() < 0.3 else self.random.choice(ADDRESSES)
         if "app_label" in address or "(?P" in address:
             address = "admin/shop/order/"
@@ -104,7 +104,7 @@ class Fuzzer:
         return {self.random.choice(self.valid["field"]): self.value(depth + 1) for _ in range(self.random.randrange(5))}
 
     def body(self) -> tuple[str, bytes]:
-        """Return a content type and a body: an order that may be right, odd JSON, a form, or bytes."""
+        """Return a content type and a body: an order that may be valid, odd JSON, a form, or bytes."""
         match self.random.randrange(5):
             case 0 | 1:
                 item: dict[str, Any] = {"product": int(self.valid["product"][0]), "quantity": 1}
@@ -138,7 +138,7 @@ class Fuzzer:
 
 @pytest.fixture
 def fuzzed(redis: Redis) -> dict[str, Any]:
-    """Return what exists in the shop, and headers of every kind of caller."""
+    """Return existing objects of the shop, and headers of every kind of caller."""
     offer = on_sale({"a": 100_000}, strategy="guarded-update")
     placed = buy(offer, a=1)
     customer = Order.objects.get(pk=placed.order.pk).customer_id
@@ -191,7 +191,7 @@ def test_no_request_finds_an_error_of_the_shop(seed: int, fuzzed: dict[str, Any]
         sent = {"Idempotency_Key": "the-last-one", "Content_Type": "application/json", **fuzzed["callers"]["customer"]}
         last, *_ = ask(port, "POST", "/api/orders/", json.dumps(order), **sent)
     assert errors == [], f"{len(errors)} of {REQUESTS} requests; all answers: {answers}"
-    # The requests reach behind the first checks: some are refused for each common reason.
+    # Check that some requests pass the first checks, and that each common refusal occurs.
     assert {200, 400, 401, 404} <= set(answers)
     assert last == 201, "the shop still takes orders"
     assert_conserved()

@@ -1,4 +1,4 @@
-"""Guessing passwords: limited by account and address on every door, and never more than one hash at a time."""
+"""Guesses of passwords are limited by account and IP address at every log-in, and one hash is computed at a time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DOORS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "admin": (by_admin, 200, 302),
     "page": (by_page, 200, 302),
 }
-"""How to log in, and the status of a wrong and of a right password."""
+"""For each way to log in: a function, and the status for a wrong and for a right password."""
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -77,7 +77,7 @@ def test_an_account_has_ten_guesses(user: User, settings: Any, door: str) -> Non
 
 
 def test_the_old_password_is_guessed_no_more_often(user: User, settings: Any) -> None:
-    """Whoever finds a browser that is logged in cannot guess the password on the page that changes it."""
+    """The page that changes a password limits guesses of the old one, for example in an abandoned browser."""
     settings.GUESSES_PER_ACCOUNT = 2
     client = Client(raise_request_exception=False)
     client.force_login(user)
@@ -103,7 +103,7 @@ def test_the_doors_count_together(user: User, settings: Any) -> None:
 
 @pytest.mark.parametrize("limit", [3, 1000])
 def test_guesses_at_the_same_time_are_counted_before_they_are_checked(user: User, settings: Any, limit: int) -> None:
-    """With the negative control: with a higher limit all of them are checked."""
+    """Guesses at the same time are counted before they are checked. Negative control: a higher limit lets all pass."""
     settings.GUESSES_PER_ACCOUNT = limit
     statuses = Counter(answer.status_code for answer in at_once(*[lambda: by_token("ada", "wrong")] * 12))
     assert statuses[401] == min(limit, 12)
@@ -117,7 +117,7 @@ def test_guesses_at_the_same_time_are_counted_before_they_are_checked(user: User
 def test_tries_under_way_are_no_wrong_guesses(
     user: User, settings: Any, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch, away: bool, limited: str, wrong: int
 ) -> None:
-    """While tries under way use up the limit, a right log-in must come again at once. Wrong ones close the account."""
+    """Tries in progress are not wrong guesses. If they use up the limit, the response says to try again at once."""
     setattr(settings, limited, wrong + 1)
     checks, check = threading.Barrier(2, timeout=PATIENCE), User.check_password
 
@@ -140,12 +140,12 @@ def test_tries_under_way_are_no_wrong_guesses(
         assert_problem(by_token("ada", PASSWORD), 503, "login-busy")
         checks.wait()
         assert first.result(PATIENCE).status_code == 200
-        # The negative control: a wrong guess stays counted until the window ends.
+        # Negative control: a wrong guess counts until the window ends.
         assert [by_token("ada", "wrong").status_code for _ in range(2)] == [401, 429]
 
 
 def closing(log_in: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a log-in for another thread, whose connections are closed after it."""
+    """Return a log-in that another thread can run: it closes the thread's connections."""
 
     def run() -> Any:
         try:
@@ -168,7 +168,7 @@ def test_a_right_password_is_no_guess(user: User, settings: Any, redis: Redis) -
     settings.GUESSES_PER_ACCOUNT, settings.GUESSES_PER_ADDRESS = 2, 2
     assert [by_token("ada", PASSWORD).status_code for _ in range(5)] == [200] * 5
     assert by_token("ada", "wrong").status_code == 401
-    # The guess counts for the account at this known address, and for the address. It does not count for the account
+    # The guess counts for the IP address, and for the account at this known address. It does not count for the account
     # at unknown addresses.
     counts = {str(key, "ascii").count(":"): redis.hgetall(key) for key in redis.scan_iter("{guesses}:tries:account:*")}
     none, one = {b"tries": b"0", b"under_way": b"0"}, {b"tries": b"1", b"under_way": b"0"}
@@ -205,7 +205,7 @@ def test_guesses_from_elsewhere_do_not_lock_the_owner_out(
         assert log_in("ada", PASSWORD, **OWN).status_code == right
         assert [log_in("ada", "wrong", **OTHER).status_code for _ in range(4)] == [wrong] * 3 + [429]
         assert log_in("ada", PASSWORD, **OWN).status_code == right
-        # The negative control: an address from which the account never logged in.
+        # Negative control: an IP address from which the account has never logged in.
         assert log_in("ada", PASSWORD, **from_address("203.0.113.5")).status_code == 429
 
 
@@ -252,9 +252,9 @@ def test_without_redis_a_process_limits_guesses_itself(user: User, settings: Any
         assert [log_in("ada", "wrong", **OTHER).status_code for _ in range(3)] == [wrong, wrong, 429]
         refused = log_in("ada", PASSWORD, **OWN)
         assert (refused.status_code, int(refused.headers["Retry-After"]) in range(890, 901)) == (429, True)
-        # The address has one guess left, for all accounts together.
+        # The IP address has one guess left for all accounts together.
         assert [log_in("bob", "wrong", **OTHER).status_code for _ in range(2)] == [wrong, 429]
-    # Redis is back, and has counted none of them.
+    # Redis works again, and has not counted these guesses.
     assert log_in("ada", PASSWORD, **OWN).status_code == right
 
 
@@ -266,7 +266,7 @@ def test_without_redis_guesses_at_once_are_limited(user: User, settings: Any, re
 
 
 def guess(counts: LocalCounts, tried: Try) -> int:
-    """Guess wrong, unless that is refused. Return the seconds to wait."""
+    """Guess wrong if a guess is allowed. Return the seconds to wait before the next one."""
     counted = counts.count(tried)
     if not counted.wait:
         counts.finish(tried, counted, Outcome.WRONG)
@@ -294,7 +294,7 @@ def test_the_counts_of_a_process_are_bounded(settings: Any) -> None:
     for each in tries:
         guess(counts, each)
     assert len(counts) == 4
-    # The oldest are forgotten, and no others.
+    # Only the oldest accounts are forgotten.
     assert [counts.count(each).wait > 0 for each in reversed(tries[4:])] == [True] * 4 + [False]
 
 
@@ -314,7 +314,7 @@ def test_the_address_is_that_of_the_client(settings: Any, proxies: int, sent: di
 
 @pytest.fixture
 def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """The hasher of the shop, which takes until the event is set, or for as long as the test."""
+    """The shop's password hasher, which blocks until the event is set or the test ends."""
     settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
     go_on = threading.Event()
 
@@ -329,7 +329,10 @@ def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
 
 
 def test_of_forty_logins_at_once_most_are_refused_at_once(hashing: threading.Event, settings: Any) -> None:
-    """One hashes, three wait, and the others leave their threads to the orders."""
+    """Of forty log-ins at once, one hashes and three wait.
+
+    The others are refused at once, which frees threads for orders.
+    """
     settings.GUESSES_PER_ACCOUNT = 1000
 
     with ThreadPoolExecutor(40) as pool:
@@ -351,14 +354,14 @@ def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypa
             PasswordHasher().encode("password", "salt")
         hashing.set()
         assert first.result(PATIENCE)
-    # Every turn was given back.
+    # Every place in the queue was given back.
     assert [hashers._waiting.acquire(blocking=False) for _ in range(5)] == [True] * 4 + [False]
     for _ in range(4):
         hashers._waiting.release()
 
 
 def test_a_refused_login_is_not_logged(hashing: threading.Event, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise each request of an attack would be a line of the log. With the negative control."""
+    """A refused log-in is not logged, so attacks do not fill the log. Negative control: an internal error is logged."""
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     with hashers.turn():
         assert_problem(by_token("nobody", "wrong"), 503, "login-busy")

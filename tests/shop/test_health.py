@@ -1,4 +1,4 @@
-"""Health checks: what they cost, and how live, ready and started differ."""
+"""Health checks: their cost, and the difference between live, ready and started."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process have looked at nothing before."""
+    """Forget earlier checks, as in a new process."""
     monkeypatch.setattr(health, "readiness", health.Readiness())
     monkeypatch.setattr(health.Started, "started", False)
 
 
 @pytest.fixture
 def connections_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The connections to Postgres that are opened for checks."""
+    """The connections to Postgres that health checks have opened."""
     made: list[Any] = []
     real = BoundedConnection.connect
 
@@ -51,7 +51,7 @@ def test_forty_checks_at_once_open_one_connection(connections_made: list[Any], m
 
 
 def test_without_memory_each_check_opens_one(connections_made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
+    """Negative control: without a cache, each check opens a connection."""
     monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
     for _ in range(3):
         assert APIClient().get("/health/").status_code == 200
@@ -85,7 +85,7 @@ def test_started_waits_for_servers_and_migrations_and_then_stays(visitor: APICli
 
 @pytest.fixture
 def silent(django_db_setup: None) -> Iterator[tuple[int, Proxy]]:
-    """A web server whose Postgres can be silenced."""
+    """A web server, and the proxy that can make its Postgres silent."""
     database = settings.DATABASES["default"]
     proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
     url = f"postgres://{database['USER']}@{proxy.host}:{proxy.port}/{database['NAME']}?sslmode=disable"

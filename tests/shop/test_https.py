@@ -1,4 +1,4 @@
-"""Behind a proxy that ends HTTPS, and the policy that pages give to browsers."""
+"""HTTPS that ends at a proxy, and the Content-Security-Policy of pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROXY = {"HTTP_X_FORWARDED_PROTO": "https", "HTTP_X_FORWARDED_HOST": "shop.examp
 
 @pytest.fixture
 def https(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The settings that HTTPS=1 makes."""
+    """Use the settings that HTTPS=1 produces."""
     found = read(monkeypatch, HTTPS="1")
     hosts = [*given.ALLOWED_HOSTS, "testserver", "shop.example"]
     with override_settings(ALLOWED_HOSTS=hosts, **{name: found[name] for name in NAMES}):
@@ -49,7 +49,7 @@ def test_links_follow_the_proxy(https: None, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_https_a_client_cannot_choose_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: the headers are believed only if a proxy sets them."""
+    """Negative control: without HTTPS=1, clients cannot choose the links by their headers."""
     assert next_page(monkeypatch).startswith("http://testserver/api/orders/?cursor=")
 
 

@@ -1,4 +1,4 @@
-"""A client's mistake writes nothing into the log, so that nobody can fill it; a fault of our own is there in full."""
+"""A client's mistake logs nothing, so that nobody can fill the log. An internal error is logged in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log as JSON: each line says which request and which order it is about."""
+"""The log as JSON: each line names its request and its order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _no_request() -> Iterator[None]:
 
 
 def line_of(message: str, *args: Any, error: bool = False, **extra: Any) -> dict[str, Any]:
-    """Return the line of a record."""
+    """Return the JSON line of a log record."""
     try:
         raise ValueError("a\nb")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Orders that a server has lost: their customers learn it at the order's address, and their keys are free again."""
+"""Orders that a server has lost: the order's address tells their customers, and their keys can be used again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Set = Callable[[str, str], AbstractContextManager[None]]
 
 @pytest.fixture
 def redis_with(redis: Redis) -> Set:
-    """A context in which Redis has another configuration."""
+    """Return a context manager that changes a setting of Redis."""
 
     @contextmanager
     def configured(name: str, value: str) -> Iterator[None]:
@@ -101,7 +101,8 @@ def test_after_a_loss_the_same_key_buys_once(buyer: Buyer, redis: Redis) -> None
     offer = on_sale({"a": 5}, strategy="lua-queue")
     place_queued(buyer, offer)
     redis.flushall()
-    assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "not-loaded")  # it loads the stock
+    # this request makes the shop load the stock
+    assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "not-loaded")
     address = place_queued(buyer, offer)
     assert save_queued() == 1
     assert buyer.order(order_body(offer, a=1), key="mine").json()["id"] in address
@@ -110,7 +111,7 @@ def test_after_a_loss_the_same_key_buys_once(buyer: Buyer, redis: Redis) -> None
 
 
 def restore_postgres(offer: OnSale, units: int) -> None:
-    """Let Postgres be as it was before the orders; Redis stays as it is."""
+    """Reset Postgres to its state before the orders, and leave Redis unchanged."""
     OrderItem.objects.all().delete()
     Order.objects.all().delete()
     Allowance.objects.all().delete()
@@ -136,7 +137,7 @@ def test_the_key_of_an_order_that_postgres_has_lost_places_it_anew(buyer: Buyer,
 
 @pytest.mark.parametrize("when", ["queued", "being saved", "saved", "rejected"])
 def test_the_key_of_an_order_that_is_not_lost_stays_with_it(buyer: Buyer, when: str) -> None:
-    """The negative control."""
+    """Negative control: an order that is not lost keeps its key."""
     offer = on_sale({"a": 5}, strategy="lua-queue")
     address = place_queued(buyer, offer)
     if when == "being saved":
@@ -195,7 +196,7 @@ def test_the_overview_shows_that_queued_orders_may_be_lost(redis_with: Set, sett
 def test_each_lost_order_is_logged_once(
     buyer: Buyer, redis: Redis, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its customer may look at it every second; the operator needs one line for each order."""
+    """Each lost order is logged once, although its customer may poll it every second."""
     offer = on_sale({"a": 5}, strategy="lua-queue")
     addresses = [str(buyer.order(order_body(offer, a=1)).headers["Location"]) for _ in range(2)]
     redis.flushall()

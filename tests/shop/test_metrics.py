@@ -1,4 +1,4 @@
-"""`/metrics`: what web servers, workers and beat have counted together, and who may read it."""
+"""`/metrics`: totals over all web servers, workers and beat, and who may read them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def samples(text: str) -> Samples:
-    """Return the values of metrics by name and labels."""
+    """Return the values of metrics, keyed by name and labels."""
     families = text_string_to_metric_families(text)
     return {(each.name, frozenset(each.labels.items())): each.value for family in families for each in family.samples}
 
@@ -81,7 +81,7 @@ def read(port: int) -> Samples:
 
 
 def merged(files: list[str]) -> Samples:
-    """Return what some files of a folder add up to."""
+    """Return the sums over some files of the metrics folder."""
 
     class OfFiles:
         def collect(self) -> Iterator[Any]:
@@ -93,7 +93,7 @@ def merged(files: list[str]) -> Samples:
 
 
 def send(port: int, offer: OnSale, customer: int, key: str = "") -> int:
-    """Order one unit over HTTP, and return the status."""
+    """Order one unit over HTTP, and return the response's status."""
     headers = {"Authorization": f"Bearer {access_token(customer)}", "Content_Type": "application/json"}
     body = json.dumps(order_body(offer, a=1))
     return ask(port, "POST", "/api/orders/", body, Idempotency_Key=key or str(uuid4()), **headers)[0]
@@ -142,7 +142,7 @@ class TestWebProcesses:
     def test_two_processes_and_a_killed_one_are_counted_together(
         self, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Exact counts after orders through a real server, also after one of its processes was killed."""
+        """Orders through a real server with two processes are counted exactly, also after one process was killed."""
         settings.METRICS, settings.METRICS_FOLDER = True, str(tmp_path / "metrics")
         monkeypatch.setattr(requests, "SPAN", 600.0)
         watch = Watch()
@@ -193,7 +193,7 @@ class TestWebProcesses:
             assert 0 < seen.p50 <= seen.p99
             settings.METRICS = False
             assert watch() is None
-            # The negative control: one process alone has not counted them all.
+            # Negative control: one process alone has not counted all orders.
             first, second = by_process()
             assert first + second == 30 + replays > max(first, second)
 
@@ -245,7 +245,7 @@ def _web_processes(server: int) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
-    """Orders that it saves, what it reconciles, and that it and beat live."""
+    """The work of a worker appears: saved orders, reconciled stock, and heartbeats of worker and beat."""
     queued, sold = on_sale({"a": 5}, strategy="lua-queue"), on_sale({"b": 5}, strategy="lua")
     variables = {"METRICS_FOLDER": str(tmp_path / "metrics")}
     with web_server(**variables) as (port, _):
@@ -263,7 +263,7 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
                 found = read(port)
                 return found if value(found, metric, **labels) == wanted else None
 
-            start = 3 * PATIENCE  # as long as `web_server` gives
+            start = 3 * PATIENCE  # as long as `web_server` waits
             wait_for(lambda: told("shop_queue_done_total", 5, result="saved"), "the orders to be saved", timeout=start)
             redis.decrby(counter_key("b"), 2)
             tasks.reconcile.delay()
@@ -292,7 +292,7 @@ def test_without_redis_the_rest_is_told(redis_gone: Any) -> None:
 
 
 class TestFolder:
-    """Slots of real processes."""
+    """Each process counts in its own files (a slot) of the metrics folder."""
 
     def test_counts_of_a_killed_process_stay_and_its_gauges_go(self, tmp_path: Path) -> None:
         folder = MetricsFolder(tmp_path / "metrics")
@@ -311,10 +311,10 @@ class TestFolder:
             found = merged(folder.files())
             assert value(found, "shop_sold_out_from_memory_total") == 7
             assert value(found, "shop_web_threads_busy") == 7
-            # The negative control: all files, as prometheus_client reads them.
+            # Negative control: sum all files, as prometheus_client does.
             everything = merged([str(file) for file in folder.path.glob("*.db")])
             assert value(everything, "shop_web_threads_busy") == 14
-            # The next process counts on in the files of the dead one.
+            # The next process reuses the dead one's files, and its counts go on.
             with recorded(folder, "web", 1):
                 assert folder.taken() == ["web-0", "web-1"]
                 found = merged(folder.files())
@@ -328,7 +328,7 @@ class TestFolder:
 
     @pytest.mark.slow
     def test_what_was_reported_last_is_written_at_the_end(self, tmp_path: Path) -> None:
-        """Also by a process of multiprocessing, which calls no `atexit`."""
+        """Counts made just before the end are written, even by a `multiprocessing` process, which calls no `atexit`."""
         folder = MetricsFolder(tmp_path / "metrics")
         ends = "recording._recorder.refused_from_memory()\n"
         child = "import multiprocessing\ndef work():\n    recording.start('web', folder, str)\n    " + ends
@@ -337,7 +337,7 @@ class TestFolder:
             assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 2
 
     def test_a_child_after_fork_has_a_slot_of_its_own(self, tmp_path: Path) -> None:
-        """As in a worker with Celery's pool of processes."""
+        """A forked child takes its own slot, as in Celery's pool of processes."""
         folder = MetricsFolder(tmp_path / "metrics")
         forks = "os.fork(); recorder.refused_from_memory()\n"
         with recorded(folder, "worker", 1, forks + WAIT) as parent:
@@ -350,7 +350,7 @@ class TestFolder:
 
 
 class recorded:  # noqa: N801 - used like a function
-    """Run a process that counts, and then waits. Yield it when it has counted."""
+    """Run a process that counts and then waits. Yield the process once it has counted."""
 
     def __init__(self, folder: MetricsFolder, role: str, count: int, then: str = WAIT) -> None:
         command = [sys.executable, "-c", RECORD + then, str(folder.path), role, str(count)]

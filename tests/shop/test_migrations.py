@@ -1,4 +1,4 @@
-"""Migrations keep what earlier versions have stored."""
+"""Migrations keep the data of earlier versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BEFORE = "0005_plain_help_texts"
 
 @pytest.fixture
 def earlier() -> Iterator[Any]:
-    """The models before names, currencies and refunds were kept. The newest tables come back at the end."""
+    """The models of the version without names, currencies and refunds. The newest tables are restored at the end."""
     executor = MigrationExecutor(connection)
     newest = [node for node in executor.loader.graph.leaf_nodes() if node[0] == "shop"]
     executor.migrate([("shop", BEFORE)])

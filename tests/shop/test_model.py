@@ -1,4 +1,4 @@
-"""A model runs the same random steps as the shop: after every step both agree, and the law holds."""
+"""The shop and a model of it run the same random steps. After each step both agree, and the conservation law holds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ CARTS = given.dictionaries(given.sampled_from("ab"), given.integers(1, 3), min_s
 
 
 class Shop(RuleBasedStateMachine):
-    """The model: a few dictionaries say which units each customer should have."""
+    """The model: dictionaries that say which units each customer should have."""
 
     strategy = ""
 
@@ -70,7 +70,7 @@ class Shop(RuleBasedStateMachine):
         self.placed: dict[tuple[int, str], tuple[UUID, dict[str, int], int]] = {}
         self.ended: set[UUID] = set()
         self.paid: set[UUID] = set()
-        # Keys that only Postgres knows. Queueing an order does not read Postgres.
+        # Keys that only Postgres knows. Queuing an order does not read them.
         self.forgotten: set[tuple[int, str]] = set()
 
     def teardown(self) -> None:
@@ -79,7 +79,7 @@ class Shop(RuleBasedStateMachine):
             lifecycle.close(self.offer.sale)
 
     def taken(self, customer: int | None = None, sale: int | None = None) -> Counter[str]:
-        """Return the units in pending and paid orders, of one customer in one sale or of all."""
+        """Return the units in pending and paid orders: of one customer in one sale, or of all."""
         units: Counter[str] = Counter()
         for (who, _), (order, cart, where) in self.placed.items():
             if order not in self.ended and customer in (None, who) and sale in (None, where):
@@ -90,7 +90,7 @@ class Shop(RuleBasedStateMachine):
         return self.received[sku] - self.taken()[sku]
 
     def buy(self, customer: int, cart: dict[str, int], key: str) -> Placed:
-        """Buy, and try again while the stock is not loaded or queued orders have to be saved first."""
+        """Buy. If the stock is not loaded, try again, and save queued orders first if needed."""
         for attempt in range(4):
             try:
                 return place_order(customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key)
@@ -124,7 +124,7 @@ class Shop(RuleBasedStateMachine):
         """Check an order that was queued under a key that only Postgres knew.
 
         Args:
-            before: the first order under the key; None when its content differs.
+            before: the first order under the key; None if its content differs.
         """
         save_queued()
         stands = find_order(order, customer=customer).order
@@ -150,7 +150,7 @@ class Shop(RuleBasedStateMachine):
         if not registry.get(self.strategy).queues:
             self.forgotten.add((customer, key))
         if short or over:
-            # Redis has lost the customer's counts, but Postgres still has them.
+            # Redis has lost the counts per customer, but Postgres has them.
             save_queued()
             assert Order.objects.get(pk=order).state == Order.State.REJECTED
             self.ended.add(order)
@@ -192,7 +192,7 @@ class Shop(RuleBasedStateMachine):
     @precondition(lambda self: self.ended)
     @rule(data=given.data())
     def pay_late(self, data: Any) -> None:
-        """Take the units again if stock and limit allow it; otherwise a refund is due."""
+        """Pay an ended order. It gets its units back if stock and limit allow this; otherwise a refund is due."""
         save_queued()
         order = data.draw(given.sampled_from(sorted(self.ended)))
         (customer, _), (_, cart, sale) = next(item for item in self.placed.items() if item[1][0] == order)
@@ -217,21 +217,21 @@ class Shop(RuleBasedStateMachine):
 
     @rule()
     def lose_redis(self) -> None:
-        """Lose all data in Redis, after queued orders were saved."""
+        """Save the queued orders, then delete all data in Redis."""
         save_queued()
         get_redis_connection("default").flushall()
         self.forgotten = set(self.placed)
 
     @rule(name=given.sampled_from("ab"), wrong=given.integers(-2, 2), who=given.integers(0, 2), wanted=CARTS)
     def redis_is_wrong(self, name: str, wrong: int, who: int, wanted: dict[str, int]) -> None:
-        """Make a counter wrong, and place an order before it is reconciled."""
+        """Make a counter wrong, and place an order before reconciling."""
         self.meddle(name, wrong)
         cart = {self.names[name]: units for name, units in wanted.items()}
         self.place_new(self.customers[who], cart, uuid4().hex)
         reconcile(grace=0)
 
     def meddle(self, name: str, wrong: int) -> None:
-        """Change the first counter of a sku, if it has one."""
+        """Make a sku's first counter wrong, if it has one."""
         redis, sku = get_redis_connection("default"), self.names[name]
         for key in (counter_key(sku), counter_key(segment_name(sku, 0))):
             if redis.exists(key):
@@ -239,12 +239,12 @@ class Shop(RuleBasedStateMachine):
 
     @rule()
     def preheat(self) -> None:
-        with suppress(CannotPreheat):  # Orders of the earlier sale are still queued.
+        with suppress(CannotPreheat):  # The earlier sale still has queued orders.
             preheat_sale(self.offer.sale)
 
     @rule(strategy=given.sampled_from(NEXT))
     def next_sale(self, strategy: str) -> None:
-        """Close the sale, even with queued orders, and open the next one of the same products."""
+        """Close the sale, even with queued orders, and open the next sale of the same products."""
         lifecycle.close(self.offer.sale)
         self.strategy = strategy
         self.offer = on_sale(dict.fromkeys(self.received, 0), strategy=strategy, limit=LIMIT, preheat=False)
@@ -271,7 +271,7 @@ class Shop(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("strategy", ["lua", "lua-queue", "segmented-redis"])
 def test_a_wrong_counter_breaks_the_law_until_it_is_reconciled(strategy: str) -> None:
-    """The negative control of the invariant."""
+    """Negative control: a wrong counter breaks the checked law until it is reconciled."""
     shop = type(f"Shop by {strategy}", (Shop,), {"strategy": strategy})()
     shop.open((3, 3))
     shop.the_law_holds()
@@ -284,7 +284,7 @@ def test_a_wrong_counter_breaks_the_law_until_it_is_reconciled(strategy: str) ->
 
 @pytest.mark.parametrize("wanted", [{"a": 2}, {"b": 1}], ids=["the same", "something else"])
 def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -> None:
-    """Random steps rarely find this: the stock is loaded again without a read of the key in Postgres."""
+    """A key that Redis has lost still names its order. Random steps rarely reload stock without reading the key."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 2}, key="y", fresh=False)
@@ -298,7 +298,7 @@ def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -
 
 @pytest.mark.parametrize("second", ["guarded-update", "lua-queue", "segmented-lock", "unit-rows"])
 def test_queued_orders_are_sold_when_the_next_sale_begins(second: str) -> None:
-    """Random steps rarely find this: there must be no other step in between."""
+    """Queued orders are sold when the next sale begins. Random steps rarely do this without a step in between."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 3, "b": 1}, key="y", fresh=False)
@@ -313,14 +313,14 @@ def test_queued_orders_are_sold_when_the_next_sale_begins(second: str) -> None:
 
 @pytest.mark.parametrize("name", ["lua-queue"])
 def test_the_law_holds_after_any_steps(name: str) -> None:
-    """The same steps in each run. The first example is the shortest that there is."""
+    """The law holds after the same random steps in each run. The first example is the shortest possible one."""
     take_steps(name, examples=3, steps=15, again=True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.NAMES)
 def test_the_law_holds_after_many_steps(name: str) -> None:
-    """Other steps in each run. Strategies that differ from `redis-lock` only in the lock take fewer."""
+    """The law holds after other random steps in each run. Strategies like `redis-lock` take fewer."""
     take_steps(name, examples=20 if name in DISTINCT else 4, steps=25, again=False)
 
 
@@ -332,7 +332,7 @@ def take_steps(name: str, *, examples: int, steps: int, again: bool) -> None:
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
-            # Shrinking would take minutes, because each step runs the real shop.
+            # No shrinking, which would take minutes, because each step runs the real shop.
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
             database=None,

@@ -1,4 +1,4 @@
-"""Cancelling, late payments, and concurrent changes: an order ends in one state, and its units are counted once."""
+"""Cancelling, late payments, concurrent changes: an order ends in one state, and its units are counted once."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_without_redis_an_order_can_be_cancelled(customer: int, redis_gone: Gone
     order = place(on_sale({"a": 1}, strategy="lua"), customer, a=1)
     with redis_gone():
         cancel_order(order, customer=customer)
-    # The counter is too low until it is reconciled, so nothing is sold twice.
+    # Until it is reconciled, the counter is too low, so nothing is sold twice.
     assert on_hand() == (1, 0)
     assert_conserved()
 
@@ -119,7 +119,10 @@ def test_without_redis_an_order_can_be_cancelled(customer: int, redis_gone: Gone
 def test_returned_units_lock_no_row_for_redis_if_it_has_no_counter(
     customer: int, monkeypatch: pytest.MonkeyPatch, name: str, asks: bool
 ) -> None:
-    """A Redis that hangs would otherwise stop sales that need Postgres alone. The other case is the control."""
+    """Returning units locks no row for Redis unless the strategy has a counter (the control).
+
+    Otherwise a hanging Redis would stop sales that need only Postgres.
+    """
     order = place(on_sale({"a": 1}, strategy=name), customer, a=1)
     locked: list[bool] = []
     original = Counters.order_ids
@@ -176,7 +179,7 @@ def test_a_late_payment_takes_the_whole_cart_or_nothing(customer: int) -> None:
     assert (on_hand("a"), on_hand("b")) == ((2, 2), (0, 0))
     assert dict(Allowance.objects.filter(customer=customer).values_list("sku", "taken")) == {"a": 0, "b": 0}
     assert_conserved()
-    # Units that are returned later do not change the answer to this payment.
+    # Units that are returned later do not change the outcome of this payment.
     Order.objects.exclude(pk=order).update(state="cancelled")
     stock.give_back([("b", 1)])
     assert pays(order).payment == refused
@@ -231,7 +234,7 @@ def test_without_redis_a_late_payment_takes_units_in_postgres(customer: int, red
     order = expired(offer, customer, a=1)
     with redis_gone():
         assert pays(order).payment.outcome == "paid"
-    # Redis still counts the unit; the guard in Postgres refuses it.
+    # Redis still counts the unit, but the guard in Postgres refuses it.
     assert on_hand() == (0, 1)
     with pytest.raises(SoldOut):
         place(offer, new_customer(), a=1)
@@ -239,7 +242,7 @@ def test_without_redis_a_late_payment_takes_units_in_postgres(customer: int, red
 
 
 def report_at_once(order: UUID, references: list[str]) -> dict[str, int]:
-    """Report all of these payments at the same time, and count the outcomes."""
+    """Report all these payments at the same time, and count the outcomes."""
     answers = at_once(*(partial(pays, order, reference) for reference in references))
     assert [answer for answer in answers if isinstance(answer, Exception)] == []
     return count_by_kind([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
@@ -306,7 +309,7 @@ def unguarded(order: Order, new: Order.State) -> None:
 
 @contextmanager
 def without_payment_index() -> Iterator[None]:
-    """Remove the unique index of payments for a while."""
+    """Remove the unique index of payments during the `with` block."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'payment_pays_an_order_once'")
         (index,) = cursor.fetchone()
@@ -319,7 +322,7 @@ def without_payment_index() -> Iterator[None]:
 
 
 class TestSecondPaymentDuringTheFirst:
-    """A second payment between reading and changing the order: lock, guard or unique index each prevent harm."""
+    """A second payment comes between reading and changing the order. Lock, guard and unique index each prevent harm."""
 
     @pytest.fixture
     def order(self, customer: int) -> UUID:
@@ -369,9 +372,9 @@ THEN = {
     ("paid", "pay"): "paid",
     ("paid", "provider"): "refund_due",
 }
-"""Answers to changes of an order that has ended, by state and change."""
+"""Results of changing an order that has ended, by state and change."""
 ALONE = {"cancel": "cancelled", "expire": "1 expired", "pay": "paid", "provider": "paid"}
-"""Answers to changes of a pending order."""
+"""Results of changing a pending order."""
 ENDS = {"cancel": "cancelled", "expire": "expired", "pay": "paid", "provider": "paid"}
 
 POINTS = {
@@ -390,7 +393,7 @@ PASSES = {
 
 @pytest.fixture
 def contested(customer: int) -> UUID:
-    """A pending order of two units that is due. The customer has three other units, which are paid."""
+    """A pending order of two units whose time is over. Its customer has paid for three other units."""
     offer = on_sale({"a": 13}, strategy="lua", limit=5)
     pay_order(place(offer, customer, a=3), customer=customer)
     order = place(offer, customer, a=2)
@@ -399,7 +402,7 @@ def contested(customer: int) -> UUID:
 
 
 def act(name: str, order: UUID, reference: str = "pay_1") -> str:
-    """Make a change, and return its result as one word."""
+    """Change the order, and return the result as one word."""
     customer = Order.objects.values_list("customer", flat=True).get(pk=order)
     try:
         match name:
@@ -416,7 +419,7 @@ def act(name: str, order: UUID, reference: str = "pay_1") -> str:
 
 
 def assert_ended_once(order: UUID) -> None:
-    """Check that state, stock, counter, allowance and payments agree."""
+    """Check that state, stock, counter, limit per customer and payments agree."""
     paid = state(order) == "paid"
     assert on_hand() == ((8, 8) if paid else (10, 10))
     assert taken() == {"a": 5 if paid else 3}
@@ -463,7 +466,7 @@ def test_without_the_lock_the_guard_undoes_a_cancellation(
 def test_without_lock_and_guard_paid_units_are_sold_again(
     contested: UUID, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control."""
+    """Negative control: without lock and guard, paid units are sold again."""
     monkeypatch.setattr(states, "locked", unlocked)
     monkeypatch.setattr(states, "change", unguarded)
     race(partial(act, "cancel", contested), partial(act, second, contested), before="^UPDATE .?inventory_stockitem")
@@ -498,7 +501,7 @@ def test_an_order_during_a_late_payment_keeps_to_the_limit(customer: int) -> Non
 @pytest.mark.parametrize("point", ["FOR NO KEY UPDATE", "^UPDATE .?inventory_stockitem", '^UPDATE "shop_order"'])
 @pytest.mark.parametrize("change", ["cancel", "late payment"])
 def test_a_retry_does_not_deadlock_with_a_change(customer: int, change: str, point: str) -> None:
-    """The retry holds the stock row and waits for the transaction that has written the order."""
+    """A retry, which holds the stock row and waits for a change of its order, causes no deadlock."""
     offer = on_sale({"a": 3})
     by_key = partial(place_order, customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
     order = by_key().order.pk
@@ -512,7 +515,7 @@ def test_a_retry_does_not_deadlock_with_a_change(customer: int, change: str, poi
 
 
 def test_with_the_state_before_the_stock_it_deadlocks(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: a late payment that writes the order first and then its stock."""
+    """Negative control: a late payment that writes the order before its stock deadlocks."""
     offer = on_sale({"a": 3})
     by_key = partial(place_order, customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
     order = by_key().order.pk

@@ -1,4 +1,4 @@
-"""The pages of orders, as their customer sees them: the list, each state, the time line, pay and cancel."""
+"""Order pages, as the customer sees them: list, states, time line, paying, cancelling."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def customer(db: None) -> int:
 
 @pytest.fixture
 def client(customer: int) -> Client:
-    """The customer, logged in."""
+    """A client of the logged-in customer."""
     return logged_in(customer)
 
 
@@ -49,7 +49,7 @@ def offer(redis: Redis) -> OnSale:
 
 @pytest.fixture
 def order(offer: OnSale, customer: int) -> UUID:
-    """Two units of a, pending."""
+    """A pending order of two units of a."""
     return buy(offer, customer, a=2).order.pk
 
 
@@ -72,12 +72,12 @@ def shown(client: Client, order: UUID, query: str = "", **headers: str) -> str:
 
 
 def words(page: str) -> str:
-    """Return what a reader reads."""
+    """Return the visible text of a page's main part."""
     return re.sub(r"\s+", " ", strip_tags(page.partition("<main")[2]))
 
 
 def events(page: str) -> list[str]:
-    """Return what the time line says has happened."""
+    """Return the events that the time line shows."""
     return re.findall(r"<li[^>]*><b>(.*?)</b>", page.partition('class="events"')[2])
 
 
@@ -110,7 +110,7 @@ def test_the_list_costs_the_same_number_of_queries_however_long_it_is(
 ) -> None:
     for _ in range(2):
         buy(offer, customer, a=1, b=1)
-    with django_assert_num_queries(5):  # session, user, orders, items, clock
+    with django_assert_num_queries(5):  # for session, user, orders, items and clock
         client.get("/orders/")
 
 
@@ -305,7 +305,7 @@ def test_pay_leads_to_the_provider_with_a_signed_request(client: Client, order: 
 
 @pytest.mark.usefixtures("with_provider")
 def test_the_policy_lets_the_form_lead_to_the_provider(client: Client, order: UUID, settings: Any) -> None:
-    """With the negative control: without a provider it leads nowhere else."""
+    """The policy allows the form's redirect to the provider. Negative control: without a provider, only to the shop."""
 
     def allowed() -> str:
         policy = client.get(f"/orders/{order}/").headers[HEADER]

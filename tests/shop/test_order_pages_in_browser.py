@@ -1,4 +1,4 @@
-"""The pages of orders in Chromium: pay at the provider, come back, cancel, count down, in both languages and widths."""
+"""Order pages in Chromium: pay at the provider, return, cancel, count down; both languages, two widths."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def offer(redis: Redis) -> OnSale:
 
 @pytest.fixture
 def order(offer: OnSale, customer: int) -> UUID:
-    """Two units of a, pending."""
+    """A pending order of two units of a."""
     return buy(offer, customer, a=2).order.pk
 
 
@@ -73,9 +73,9 @@ def with_provider(provider_page: str, settings: Any) -> None:
 
 @pytest.fixture
 def open_page(live_server: Any, customer: int, order: UUID) -> Iterator[Open]:
-    """Open pages as the customer. At the end of the test no page may have written to its console.
+    """Open pages as the customer. When the test ends, no page may have written to its console.
 
-    The order is made before: Playwright has an event loop, in which Django refuses to use the database.
+    The order must exist before, because Playwright's event loop keeps Django from using the database.
     """
     session = session_of(customer)
     complaints: list[str] = []
@@ -105,7 +105,7 @@ def open_page(live_server: Any, customer: int, order: UUID) -> Iterator[Open]:
 
 
 def look_well(page: Page, *, scripts: bool = True) -> None:
-    """Check that nothing is wider than the screen, and that axe finds nothing wrong."""
+    """Check that nothing is wider than the screen, and that axe reports nothing."""
     if not scripts:
         return
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{page.url} scrolls sideways"
@@ -144,7 +144,7 @@ def test_a_buyer_pays_at_the_provider_and_comes_back_to_a_receipt(
 def test_under_the_policy_of_other_pages_the_form_would_not_lead_to_the_provider(
     open_page: Open, order: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control of `csp.with_forms_to`: Chromium stops the redirect after the form."""
+    """Negative control of `csp.with_forms_to`: under other pages' policy, Chromium stops the form's redirect."""
     monkeypatch.setattr(csp, "with_forms_to", lambda _origin: csp.STRICT)
     page = open_page(f"/orders/{order}/")
     with page.expect_event("console", lambda message: "form-action" in message.text):
@@ -201,7 +201,7 @@ def test_a_queued_order_is_followed_until_it_is_saved(open_page: Open, customer:
 def test_a_lost_connection_is_shown_until_it_is_back(
     open_page: Open, customer: int, language: str, width: int, tmp_path: Path
 ) -> None:
-    """Screenshots are in `SCREENSHOTS`, if that is set."""
+    """A lost connection is shown until it is back. Screenshots are in `SCREENSHOTS`, if that is set."""
     order = elsewhere(lambda: buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk)
     page = open_page(f"/orders/{order}/", width=width, language=language)
     shown = page.locator(".connection")

@@ -1,4 +1,4 @@
-"""While Postgres does not answer: how old an offer may be, and which caller asks Postgres again."""
+"""While Postgres does not respond: how old a cached offer may be, and which caller queries Postgres again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 class Clock:
-    """A monotonic clock that the test moves."""
+    """A monotonic clock that the test sets."""
 
     now = 1000.0
 
@@ -84,7 +84,7 @@ def test_with_an_answer_offers_are_as_young_as_before(clock: Clock, monkeypatch:
 
 
 def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer to a customer who expects another price is one, too."""
+    """Any response of Postgres ends the outage, also when an order's unexpected price makes the shop read the offer."""
     sale = on_sale({"a": 1}).sale
     offers.get(sale)
     with monkeypatch.context() as silenced:

@@ -1,4 +1,4 @@
-"""While a server is away, work that is tried again and again logs one line when that begins and one when it ends."""
+"""While a server is away, repeated work logs one line when the outage begins and one when it ends."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def _a_clock_that_stands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(task: Any) -> None:
-    """Run a task as a worker does, for the last time that it is tried."""
+    """Run a task as a worker does at its last try."""
     assert task.apply(retries=task.max_retries).successful()
 
 
 def lines(caplog: pytest.LogCaptureFixture, work: str) -> list[str]:
-    """Return the lines about some work, without their reasons. No line has a traceback."""
+    """Return the log lines about some work, without reasons. Check that none has a traceback."""
     assert not any(record.exc_info for record in caplog.records)
     return [record.message.partition(" is tried")[0] for record in caplog.records if record.message.startswith(work)]
 
@@ -121,7 +121,7 @@ def test_while_postgres_is_away_orders_are_not_tried_one_by_one(
 def test_without_redis_requests_log_one_line(
     redis_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Orders and log-ins go on, with limits for each process."""
+    """Without Redis, orders and log-ins go on with limits per process, and log one line each."""
     monkeypatch.setattr(throttles, "seen", throttles.Seen())
     monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
     body, log_in = order_body(on_sale({"a": 9}), a=1), {"username": "nobody", "password": "wrong"}
@@ -135,7 +135,8 @@ def test_without_redis_requests_log_one_line(
         requests()
     requests()
     limiting, counting = "Limiting order requests", "Counting guesses of passwords in Redis"
-    assert lines(caplog, limiting) == fails_and_works_again(limiting, 3)  # The first request of a second asks nobody.
+    # The first request of a second does not query Redis.
+    assert lines(caplog, limiting) == fails_and_works_again(limiting, 3)
     assert lines(caplog, counting) == fails_and_works_again(counting, 4)
     assert len(caplog.records) == 4
 

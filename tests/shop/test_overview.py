@@ -1,4 +1,4 @@
-"""The overview: figures of open sales, what carries them, and what asks for an operator."""
+"""The overview: figures of open sales, state of the servers, and alerts that need an operator."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no test see the figures of another."""
+    """Forget cached figures, so that each test sees its own."""
     monkeypatch.setattr(document, "shared", document.Shared())
 
 
 @pytest.fixture
 def celery(redis: Redis) -> None:
-    """A worker and beat that have just told that they are alive."""
+    """A heartbeat of a worker and of beat, as if both were alive."""
     heartbeat.sign(heartbeat.WORKER, "here")
     heartbeat.sign(heartbeat.BEAT, "here")
 
@@ -107,7 +107,7 @@ def test_it_is_quiet_when_all_is_well() -> None:
 
 @pytest.mark.usefixtures("celery")
 def test_a_sale_that_was_not_loaded_in_time_asks_for_an_operator() -> None:
-    """From 15 s after the time to load it. Beat tries that every 5 s."""
+    """A sale that is still not loaded 15 s after its loading time needs an operator. Beat tries every 5 s."""
     soon, later = timedelta(seconds=40), timedelta(seconds=59)
     offer = on_sale({"a": 3}, opens=later, preheat=False)
     assert asking() == []
@@ -280,7 +280,7 @@ def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) ->
 
 
 def test_operators_share_the_figures_of_a_second(staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the negative control: without the memory each question reads the tables."""
+    """Operators share figures for a second. Negative control: without the cache, each request reads the tables."""
     on_sale({"a": 3})
     clients = [staff("view_sale") for _ in range(3)]
     clients[0].get("/admin/live/")

@@ -1,4 +1,4 @@
-"""What the overview says of requests: refusals in a second and times of answers, from the metrics of processes."""
+"""Requests in the overview: refusals per second and response times, from the metrics of all processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two thousand buyers send what the pages of a sale send, all at the same time, to a real web server."""
+"""Two thousand buyers at the same time send a real web server the requests of a sale's pages."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ TRIES = 100
 
 
 class Visitor:
-    """A browser with a connection of its own."""
+    """A browser with its own connection."""
 
     def __init__(self, port: int, session: str) -> None:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         self.cookie = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"}
 
     def ask(self, method: str, path: str, body: str = "", **headers: str) -> tuple[int, bytes]:
-        """Return status and body. A busy shop is asked again when it says."""
+        """Return status and body. If the shop is busy, try again after the time that it names."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         for _ in range(TRIES):
             self.connection.request(method, path, body=body, headers={**self.cookie, **named})
@@ -44,11 +44,11 @@ class Visitor:
             content = answer.read()
             if answer.status not in (429, 503):
                 return answer.status, content
-            time.sleep(float(answer.headers["Retry-After"]))  # what the shop asks of a client, and the page does
+            time.sleep(float(answer.headers["Retry-After"]))  # as the page does
         raise AssertionError(f"{method} {path} was busy {TRIES} times.")
 
     def buy(self, slug: str, sale: int, product: int) -> str:
-        """Do what the page and its script do. Return how it ended."""
+        """Send the requests of the page and its script. Return the outcome."""
         assert self.ask("GET", f"/sales/{slug}/")[0] == 200
         now = json.loads(self.ask("GET", f"/sales/{slug}/now.json")[1])
         access = json.loads(self.ask("GET", "/account/token/")[1])["access"]
@@ -75,7 +75,7 @@ def test_two_thousand_buyers_through_the_pages(redis: Redis) -> None:
             crowd.submit(Visitor(port, session).buy, "tonight", offer.sale, offer.products["a"]) for session in sessions
         ]
         ended = Counter(visit.result() for visit in visits)
-    # Nobody is refused while units are left: all units are sold, to as many buyers.
+    # All units are sold: nobody is refused while some are left.
     assert ended["bought"] == UNITS
     assert ended["bought"] + ended["/api/problems/sold-out/"] + ended["told sold out"] == BUYERS
     (figures,) = conservation.figures()

@@ -1,4 +1,4 @@
-"""Pausing a sale: after its answer no order is taken, and none that was taken before is lost."""
+"""Pausing a sale: after the response no order is accepted, and no earlier order is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ assert WITHOUT_CHECK != saving.INSERT
 
 @pytest.fixture
 def stale_offers(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
-    """This process goes on with the offers that it has read, as other processes do for a second."""
+    """Let this process keep its cached offers, as other processes do for a second."""
     settings.OFFER_TTL = 3600.0
     monkeypatch.setattr(offers, "forget", lambda sale: None)
 
@@ -81,11 +81,11 @@ def test_a_process_that_does_not_know_of_the_pause_takes_no_order(strategy: str)
 
 
 BURSTS = ("guarded-update", "group-commit", "lua-queue")
-"""Strategies that differ in what the pause has to wait for."""
+"""Strategies with different work in progress, for which the pause must wait."""
 
 
 class Burst:
-    """Customers who order one after the other, in several threads, until the burst is stopped."""
+    """Customers who place orders in several threads, one after the other, until the burst is stopped."""
 
     THREADS = 6
 
@@ -112,7 +112,7 @@ class Burst:
                 self.refused.append(refused)
 
     def pause_in_its_middle(self) -> set[UUID]:
-        """Pause, go on for some orders more, and return the orders that were saved or queued when it was answered."""
+        """Pause during the burst, and let it go on for 50 answers. Return the orders saved or queued at the pause."""
         try:
             wait_for(lambda: len(self.placed) >= 20, "some orders")
             lifecycle.pause(self.offer.sale)
@@ -126,7 +126,7 @@ class Burst:
 
 def all_taken() -> set[UUID]:
     saved = set(Order.objects.values_list("pk", flat=True))
-    return saved | registry.counters().order_ids()  # Reservations in Redis: of queued orders, or of orders being saved.
+    return saved | registry.counters().order_ids()  # reservations belong to queued orders and to orders being saved
 
 
 def run(burst: Burst) -> set[UUID]:
@@ -154,7 +154,7 @@ def test_in_the_middle_of_a_burst_nothing_is_taken_after_the_pause_and_nothing_b
 def test_without_the_check_while_saving_orders_are_taken_after_the_pause(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control of the burst."""
+    """Negative control of the burst: without the check while saving, orders are accepted after the pause."""
     monkeypatch.setattr(saving, "INSERT", WITHOUT_CHECK)
     burst = Burst(on_sale({"a": 10_000}, strategy=strategy))
     taken = run(burst)
@@ -163,7 +163,7 @@ def test_without_the_check_while_saving_orders_are_taken_after_the_pause(
 
 @pytest.mark.usefixtures("stale_offers")
 def test_without_unloading_orders_are_queued_after_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control of the burst with `lua-queue`."""
+    """Negative control of the burst with `lua-queue`: without unloading, orders are queued after the pause."""
     monkeypatch.setattr(lifecycle, "_hold", lambda sale: None)
     burst = Burst(on_sale({"a": 10_000}, strategy="lua-queue"))
     taken = run(burst)
@@ -183,7 +183,7 @@ def test_the_pause_waits_for_an_order_that_is_written_and_not_committed(strategy
 
 
 def test_without_its_locks_the_pause_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: the order is committed after the pause was answered."""
+    """Negative control: without its locks, the pause responds before an order in progress is committed."""
     offer = on_sale({"a": 3})
     monkeypatch.setattr(lifecycle, "_hold", lambda sale: None)
     _, counted = race(lambda: buy(offer, a=1), lambda: pause_and_count(offer), after="INSERT INTO shop_order ")

@@ -1,4 +1,4 @@
-"""Orders are paid once by their customers, or expire once, and their units are returned once."""
+"""Customers pay an order once, or it expires once. Its units are returned once."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_an_order_that_cannot_expire_does_not_stop_others(customer: int, caplog:
     offer = on_sale({"a": 5, "b": 5})
     stuck = place(offer, customer, a=3)
     place(offer, customer, b=1)
-    StockItem.objects.filter(sku="a").update(received=2)  # three units cannot be returned now
+    StockItem.objects.filter(sku="a").update(received=2)  # so that three units cannot be returned now
     make_due()
     assert expire_unpaid() == 1
     assert state(stuck) == "pending"
@@ -128,7 +128,7 @@ def test_two_workers_expire_each_order_once(customer: int) -> None:
     def second_worker() -> None:
         counts.append(expire_unpaid(batch=4))
 
-    # The first worker has locked four orders; the second finds the other two.
+    # The first worker locks four orders, so the second one finds the other two.
     with interleaved(second_worker, after="FOR UPDATE SKIP LOCKED"):
         counts.append(expire_unpaid(batch=4))
 
@@ -140,12 +140,12 @@ def test_two_workers_expire_each_order_once(customer: int) -> None:
 
 
 def test_without_the_row_lock_two_workers_return_units_twice(customer: int) -> None:
-    """The negative control: workers that read the orders without locking them."""
+    """Negative control: two workers that read orders without row locks return the units twice."""
     offer = on_sale({"a": 6, "other": 1})
     stock.deliver("a", 1)
     place(offer, new_customer(), a=3)
     place(offer, customer, a=1)
-    # Avoid the constraints, which are a second guard.
+    # Keep the constraints, a second guard, from stopping the flaw.
     Allowance.objects.update(taken=3)
     make_due()
     Order.objects.exclude(customer=customer).update(state="paid")
@@ -183,7 +183,7 @@ def test_an_order_that_is_expiring_cannot_be_paid(customer: int) -> None:
 
 
 def test_a_retry_does_not_deadlock_with_expiry(customer: int) -> None:
-    """The retry holds the stock row and waits for the transaction that has changed the order."""
+    """A retry, which holds the stock row and waits for the order's expiry, causes no deadlock."""
     offer = on_sale({"a": 2})
     order = buy(offer, customer, "one", a=1).order.pk
     make_due()
@@ -199,7 +199,7 @@ def test_without_redis_orders_expire(customer: int, redis_gone: Gone) -> None:
     make_due()
     with redis_gone():
         assert expire_unpaid() == 1
-    # The counter is too low until it is reconciled, so nothing is sold twice.
+    # Until it is reconciled, the counter is too low, so nothing is sold twice.
     assert on_hand() == (1, 0)
     assert_conserved()
 

@@ -1,4 +1,4 @@
-"""Accounts in the admin: nobody gives themselves more than they have."""
+"""Accounts in the admin: nobody can give permissions that they do not have."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def logged_in(user: User) -> Client:
 
 @pytest.fixture
 def clerk(db: None, redis: Redis) -> User:
-    """A member of the staff who may do everything with users and groups, and nothing else."""
+    """A staff account with all permissions for users and groups, and no others."""
     user = User.objects.create_user("clerk", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(content_type__app_label="auth"))
     return user
@@ -51,7 +51,7 @@ def powers(user: User) -> tuple[bool, bool, int, int]:
 
 @pytest.mark.parametrize("whose", ["own", "customer"])
 def test_a_clerk_gives_nobody_more_powers(clerk: User, root: User, whose: str) -> None:
-    """With the negative control: a superuser gives them by the same form."""
+    """A clerk gives nobody more permissions. Negative control: a superuser does so with the same form."""
     user = clerk if whose == "own" else User.objects.get(pk=new_customer("ada"))
     group = Group.objects.create(name="all")
     form = form_of(user, is_staff="on", is_superuser="on", groups=[group.pk], user_permissions=["1", "2"])

@@ -1,4 +1,4 @@
-"""The pages of the admin and of the API in Chromium, under their Content-Security-Policy."""
+"""Pages of the admin and the API in Chromium, under their Content-Security-Policy."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = [
 def test_pages_work_under_their_policy(
     live_server: Any, redis: Redis, monkeypatch: pytest.MonkeyPatch, *, strict: bool
 ) -> None:
-    """With the negative control: under the policy of the other pages, the browser reports what the admin may not do."""
+    """Pages work under their policy. Negative control: under other pages' policy, the browser reports violations."""
     if strict:
         monkeypatch.setattr(csp, "ADMIN", csp.PAGES)
     offer = on_sale({"a": 1})
-    # Log in before the browser starts: Playwright has an event loop, in which Django refuses to use the database.
+    # Log in before Playwright starts, because its event loop keeps Django from using the database.
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     session = client.cookies[settings.SESSION_COOKIE_NAME].value

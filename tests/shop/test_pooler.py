@@ -1,4 +1,4 @@
-"""A real PgBouncer between the shop and Postgres, in both modes: everything works, or the start says what to set."""
+"""A real PgBouncer before Postgres, in both modes: everything works, or the shop says at its start what to set."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Through = Callable[..., AbstractContextManager[None]]
 
 @pytest.fixture
 def through(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Through:
-    """A context in which the connections of this process go through a PgBouncer, as the settings say."""
+    """Lead this process's connections through a PgBouncer during a `with` block."""
 
     @contextmanager
     def through(pooler: PgBouncer, *, known: bool = True, web: bool = False) -> Iterator[None]:
@@ -85,7 +85,7 @@ def through(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Through:
 
         Args:
             known: whether DATABASE_POOLER is set.
-            web: whether these are connections of the web server.
+            web: whether the connections are those of a web server.
         """
         given = {"DATABASE_POOLER": str(int(known)), "DATABASE_POOL": "1" if web else "0", "LAB_ENABLED": "0"}
         with monkeypatch.context() as environment:
@@ -109,7 +109,7 @@ def through(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Through:
 
 @pytest.fixture
 def pooled(mode: str, through: Through) -> Iterator[PgBouncer]:
-    """A PgBouncer through which all connections of this process go."""
+    """A PgBouncer that all connections of this process use."""
     with running_pgbouncer(mode) as pooler, through(pooler):
         yield pooler
 
@@ -124,7 +124,7 @@ def proxy(servers: Servers) -> Iterator[Proxy]:
 
 @contextmanager
 def role_with(**values: str) -> Iterator[None]:
-    """Let Postgres give these settings to each new session of the role."""
+    """Have Postgres apply these settings to each new session of the role."""
     database = django_settings.DATABASES["default"]
 
     def alter(*actions: str) -> None:
@@ -140,7 +140,7 @@ def role_with(**values: str) -> Iterator[None]:
 
 
 def limited() -> AbstractContextManager[None]:
-    """Let the role have the limits of the web server."""
+    """Give the role the limits of the web server."""
     return role_with(**{name: f"{seconds}s" for name, seconds in limits.POSTGRES.items()})
 
 
@@ -148,7 +148,7 @@ def limited() -> AbstractContextManager[None]:
 
 
 def buy_in_the_end(offer: Any) -> Any:
-    """Buy as a customer who tries again while the shop is busy."""
+    """Buy, and try again while the shop is busy."""
     while True:
         try:
             return buy(offer, a=1, b=1)
@@ -157,7 +157,7 @@ def buy_in_the_end(offer: Any) -> Any:
 
 
 def sell_out(strategy: str) -> None:
-    """Let eight customers want five units."""
+    """Sell five units to eight customers."""
     offer = on_sale({"a": 5, "b": 20}, strategy=strategy)
     results = at_once(*[partial(buy_in_the_end, offer)] * 8)
     save_queued()
@@ -200,9 +200,12 @@ def test_a_lock_on_another_server_sells_the_last_unit_once(
 
 @pytest.mark.parametrize("name", ["advisory-lock", "optimistic", "row-lock"])
 def test_a_lock_of_a_transaction_excludes(pooled: PgBouncer, name: str) -> None:
-    """The second customer waits in Postgres once the first has the lock. Without a lock they do not (the control)."""
+    """A transaction's lock excludes: the second customer waits in Postgres.
+
+    Control: without a lock they do not wait.
+    """
     offer = on_sale({"a": 2}, strategy=name)
-    offers.get(offer.sale)  # While the first one reads it, the second one would wait for that.
+    offers.get(offer.sale)  # fills the cache, because reading the offer would also block the second customer
     started: list[Future[Any]] = []
     done: list[bool] = []
     statement = {"advisory-lock": "pg_advisory_xact_lock", "row-lock": "FOR NO KEY UPDATE"}.get(name, "SELECT")
@@ -220,7 +223,7 @@ def test_a_lock_of_a_transaction_excludes(pooled: PgBouncer, name: str) -> None:
 
 
 def test_a_lock_of_a_session_does_not_exclude_in_transaction_mode(through: Through) -> None:
-    """The control: why these locks cannot be chosen. In session mode it does."""
+    """Control: a session's lock excludes in session mode only, so transaction mode must not offer these locks."""
     for mode, excludes in (("transaction", False), ("session", True)):
         with running_pgbouncer(mode, size=1 if mode == "transaction" else 2) as pooler, through(pooler):
             first, second = AdvisoryLock(conninfo(), "one"), AdvisoryLock(conninfo(), "one")
@@ -268,7 +271,10 @@ def test_commands_run(pooled: PgBouncer, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_long_list_is_read_in_parts(through: Through) -> None:
-    """The admin reads the choices of a field so. A cursor in the server is lost with the transaction (the control)."""
+    """A long list is read in parts, as the admin reads choices.
+
+    Control: a server-side cursor ends with its transaction.
+    """
     for number in range(5):
         Product.objects.create(sku=str(number), name=str(number))
     meeting = threading.Barrier(2, timeout=PATIENCE)
@@ -279,7 +285,7 @@ def test_a_long_list_is_read_in_parts(through: Through) -> None:
             meeting.wait()
 
     with running_pgbouncer("transaction") as pooler, through(pooler):
-        # With one session behind the pooler, the control would find its cursor.
+        # Open two sessions: with only one, the control would find its cursor.
         assert at_once(hold_a_session, hold_a_session) == [None, None]
         assert at_once(read_in_parts, read_in_parts) == [5, 5]
         connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = False
@@ -291,7 +297,7 @@ def read_in_parts() -> int:
     found = 0
     for _ in Product.objects.iterator(chunk_size=1):
         found += 1
-        Product.objects.exists()  # so that the next part is read in another session
+        Product.objects.exists()  # so that the next part uses another session
     return found
 
 
@@ -308,7 +314,7 @@ def test_a_short_lock_timeout_of_a_batch_holds_in_its_own_transactions_alone(thr
         return {}
 
     with running_pgbouncer("transaction", "min_pool_size = 3") as pooler, through(pooler):
-        at_once(*[lambda: Product.objects.exists()] * 8)  # so that there are several sessions
+        at_once(*[lambda: Product.objects.exists()] * 8)  # opens several sessions
         assert group_commit.commit([new_request(("a", 1)) for _ in range(4)], fail) == [None] * 4
         after = {timeout() for _ in range(20)}
     assert seen[1:] == ["100ms"] * 4
@@ -322,7 +328,7 @@ def timeout() -> str:
 
 
 def test_every_session_has_the_time_zone_of_the_shop(pooled: PgBouncer) -> None:
-    """Django sets it when it connects, if the server has another one, and PgBouncer sets it in each session."""
+    """Every session has the shop's time zone: Django sets it when it connects, and PgBouncer in each session."""
     with role_with(timezone="Asia/Kolkata"):
         connection.close()
         at_once(*[lambda: Product.objects.exists()] * 8)
@@ -349,7 +355,7 @@ def test_a_server_that_the_pooler_cannot_reach_is_away(mode: str, through: Throu
 def test_a_pooler_does_not_hide_that_postgres_is_away_or_read_only(
     mode: str, through: Through, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It accepts connections without Postgres, and reports what it has heard of it before."""
+    """A pooler that accepts connections while Postgres is away or read-only does not deceive the health check."""
 
     def ready() -> Any:
         monkeypatch.setattr(health, "readiness", health.Readiness())
@@ -387,7 +393,7 @@ def test_limits_that_are_not_in_force_are_found(mode: str, through: Through) -> 
     assert wrong.startswith("Requests would wait too long for Postgres")
     advice = wrong.partition("restart it): ")[2]
     assert advice.count("ALTER ROLE") == len(limits.POSTGRES)
-    with limited():  # what it is reset by
+    with limited():  # the limits that the advice resets
         for statement in advice.split("; "):
             with connection.cursor() as cursor:
                 cursor.execute(statement)
@@ -414,7 +420,7 @@ def test_a_start_parameter_of_ones_own_is_named(through: Through, monkeypatch: p
 
 
 def run(pooler: PgBouncer, *arguments: str, **given: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of the shop to its end."""
+    """Run a program of the shop until it ends."""
     command = [sys.executable, *arguments]
     environment = process_environment(DATABASE_URL=pooler.url, **given)
     return subprocess.run(command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60)
@@ -453,7 +459,7 @@ def test_each_program_says_what_to_set(tmp_path: Path, name: str) -> None:
 
 @contextmanager
 def shop_through(pooler: PgBouncer) -> Iterator[int]:
-    """Run the web server and a worker through a pooler, and yield the port."""
+    """Run the web server and a worker through a pooler. Yield the port."""
     given = {"DATABASE_URL": pooler.url, "DATABASE_POOLER": "1", "LAB_ENABLED": "0", "ORDER_RATE": "100"}
     given["LOCK_FOLDER"] = django_settings.LOCK_FOLDER
     worker = [sys.executable, "-m", "celery", "-A", "shop", "worker", "--pool", "threads", "--loglevel", "error"]
@@ -468,7 +474,7 @@ def shop_through(pooler: PgBouncer) -> Iterator[int]:
 
 
 def order_body_of(strategy: str, sku: str) -> str:
-    """Put two products on sale, and return the body of an order of both."""
+    """Put two products on sale. Return the body of an order for both."""
     offer = on_sale({f"{sku}-1": 30, f"{sku}-2": 30}, strategy=strategy)
     items = [{"product": product, "quantity": 1} for product in offer.products.values()]
     return json.dumps({"sale": offer.sale, "items": items})
@@ -476,7 +482,7 @@ def order_body_of(strategy: str, sku: str) -> str:
 
 @pytest.mark.slow
 def test_no_request_is_answered_5xx_and_limits_hold(mode: str) -> None:
-    """A whole shop: 12 customers for each strategy, eight at a time, and four reads for each order."""
+    """No request gets a 5xx, and limits hold: 12 customers per strategy, eight at a time, four reads per order."""
     reads = ("/api/orders/", "/api/sales/", "/api/orders/", "/health/")
 
     def place(body: str) -> list[int]:
@@ -507,7 +513,7 @@ def test_no_request_is_answered_5xx_and_limits_hold(mode: str) -> None:
 
 
 def test_without_the_setting_orders_fail_in_transaction_mode(through: Through) -> None:
-    """The negative control: a statement is prepared in one session and executed in another."""
+    """Negative control: a statement is prepared in one session and executed in another."""
     with running_pgbouncer("transaction", IGNORING) as pooler, through(pooler, known=False):
         offer = on_sale({"a": 1000})
 

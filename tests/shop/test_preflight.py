@@ -1,4 +1,4 @@
-"""The preflight: each check is green once and red once, and says where the documentation has more."""
+"""The preflight before a sale: each check passes once and fails once, and links to the documentation."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_disk(monkeypatch: pytest.MonkeyPatch, free: int, level: str) -> Non
 
 @pytest.fixture
 def session() -> Iterator[Callable[[str], None]]:
-    """Change settings of this session of Postgres, until the end of the test."""
+    """Change settings of this session of Postgres until the test ends."""
 
     def execute(statement: str) -> None:
         with connection.cursor() as cursor:
@@ -112,7 +112,7 @@ def test_postgres_has_to_accept_the_connections_of_a_web_server(settings: Any) -
 
 @pytest.fixture
 def config(redis: Redis) -> Iterator[Callable[[str, str], None]]:
-    """Change settings of Redis, until the end of the test."""
+    """Change settings of Redis until the test ends."""
     before: dict[str, str] = {}
 
     def change(name: str, value: str) -> None:
@@ -202,7 +202,7 @@ def test_a_server_that_does_not_answer_is_red(redis_gone: Gone, postgres_gone: G
 
 
 def anchors(page: str) -> set[str]:
-    """Return the anchors of the headings of a page."""
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
     return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -239,7 +239,7 @@ def test_the_command_prints_json_and_ends_with_0_when_nothing_is_red(
 
 
 def test_a_sale_is_found_by_its_number_and_by_a_slug_of_digits() -> None:
-    """One random slug in 43 has digits alone."""
+    """A sale is found by its number, and by a slug of digits alone: one random slug in 43."""
     first, second = Sale.objects.get(pk=on_sale({"a": 1}).sale), Sale.objects.get(pk=on_sale({"b": 1}).sale)
     Sale.objects.filter(pk=second.pk).update(slug="03676712")
     assert [find(str(first.pk)), find(first.slug), find("03676712")] == [first, first, second]

@@ -1,4 +1,4 @@
-"""Prices and names: what the customer was shown is what they buy, and what the order keeps. Free orders are paid."""
+"""Prices and names: customers buy what they were shown, and the order keeps it. Free orders count as paid."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tests.shop.conftest import Buyer, assert_conserved, assert_problem, make_du
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 SAVED_AND_QUEUED = ["guarded-update", "lua-queue"]
-"""Strategies that keep price and name in Postgres, and in Redis until the order is saved."""
+"""Strategies that keep price and name in Postgres at once, and in Redis until the order is saved."""
 
 
 def body_with_price(offer: OnSale, price: Any, **units: int) -> dict[str, Any]:
-    """Return an order request with the price that the customer was shown."""
+    """Return an order body with the price that the customer was shown."""
     body = order_body(offer, **(units or {"a": 1}))
     return {**body, "items": [{**item, "price": price} for item in body["items"]]}
 
 
 def set_price(price: str, **of: Any) -> None:
-    """Change prices as an operator does. This process keeps its cached offer."""
+    """Change prices as an operator does. This process keeps the old offer in its cache."""
     SaleItem.objects.filter(**of).update(price=Decimal(price))
 
 
@@ -55,7 +55,7 @@ def test_an_order_at_another_price_is_refused_with_the_new_one(buyer: Buyer, nam
     save_queued()
     assert (orders_in(), stock.on_hand("a"), taken()) == (0, 3, {})
 
-    # The key is free: the customer agrees to the new price.
+    # The refusal has not used the key, so the customer can agree to the new price.
     agreed = buyer.order(body_with_price(offer, "99.00"), key="mine")
     assert agreed.json()["items"][0]["price"] == "99.00"
     save_queued()
@@ -82,7 +82,7 @@ def test_a_retry_gets_its_order_at_the_price_of_the_first_request(buyer: Buyer, 
 def test_the_newest_price_is_asked_for_before_an_order_is_refused(buyer: Buyer) -> None:
     offer = on_sale({"a": 3}, price="10.00")
     buyer.order(body_with_price(offer, "10.00"))
-    set_price("99.00")  # another process has shown this price already
+    set_price("99.00")  # another process may show this price already
     assert buyer.order(body_with_price(offer, "99.00")).json()["total"] == "99.00"
     cached = offers.get(offer.sale)
     assert cached is not None

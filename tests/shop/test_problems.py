@@ -1,4 +1,4 @@
-"""A problem document tells a caller who has not read the code what is wrong with their request."""
+"""Problem documents tell callers what is wrong with their request, without knowledge of the code."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_refusal_that_may_name_a_secret_does_not_repeat_it(rf: RequestFactory)
 
 
 def test_no_advice_speaks_of_what_only_some_of_its_requests_have() -> None:
-    """A key belongs to orders, and `busy`, `unavailable` and `internal` answer other requests, too."""
+    """Problems of all requests say "repeat an order with the same key", because only orders have keys."""
     for slug in ("busy", "unavailable", "internal"):
         assert "repeat an order with the same key" in PROBLEMS[slug].advice
 

@@ -1,4 +1,4 @@
-"""Payments through the simulated provider: a real shop, a real provider, and the tables afterwards."""
+"""Payments through the simulated provider, with a real shop and provider; tests check the tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @dataclass(frozen=True)
 class Pair:
-    """A shop and the provider that it leads to."""
+    """A shop, and the provider that it uses."""
 
     shop: str
     provider: str
@@ -73,7 +73,7 @@ def customer(db: None) -> int:
 
 @pytest.fixture
 def order(offer: OnSale, customer: int) -> UUID:
-    """Two units of a, all that there are: 19.80, pending."""
+    """A pending order of all units: two of a, for 19.80."""
     return buy(offer, customer, a=2).order.pk
 
 
@@ -88,12 +88,12 @@ def expire(*orders: UUID) -> None:
 
 
 def outcomes() -> list[tuple[str, str]]:
-    """Return outcome and amount of each payment."""
+    """Return the outcome and amount of each payment."""
     return [(payment.outcome, str(payment.amount)) for payment in Payment.objects.order_by("pk")]
 
 
 def listed(what: UUID | str) -> list[str]:
-    """Return why reports that name an order or a payment are not booked. Earlier tests still repeat theirs."""
+    """Return why reports of this order or payment are unmatched. Others may come from earlier tests."""
     of_order = unmatched.open_reports(UnmatchedReport.objects.filter(report__contains=str(what)))
     return list(of_order.values_list("reason", flat=True))
 
@@ -218,7 +218,10 @@ def test_a_request_is_read_as_it_was_signed() -> None:
     ("before", "after"), [("19.80", "1.00"), ("EUR", "JPY"), ("localhost", "evil.example"), ("2026", "2036")]
 )
 def test_a_link_that_was_changed_is_refused(monkeypatch: pytest.MonkeyPatch, before: str, after: str) -> None:
-    """With the negative control: without the comparison, the provider would show the other amount."""
+    """A changed link is refused.
+
+    Negative control: without comparing signatures, the provider shows the other amount.
+    """
     changed = wanted().signed(SECRET).replace(before, after, 1)
     with pytest.raises(NotSigned):
         PaymentRequest.read(changed, SECRET)
@@ -243,7 +246,7 @@ def test_the_provider_refuses_a_changed_amount_and_reports_nothing(pair: Pair, b
 
 @pytest.mark.parametrize("back", ["https://evil.example/orders/1/", "javascript:alert(1)", "//evil.example/", ""])
 def test_a_link_leads_back_to_the_shop_alone(back: str) -> None:
-    """With the negative control: a shop that answers to any host leads back to any."""
+    """A link leads back only to the shop. Negative control: a shop that accepts any host leads to any."""
     signed = wanted(back=back).signed(SECRET)
     with override_settings(PAYMENT_SECRET=SECRET, ALLOWED_HOSTS=["localhost"]):
         assert server.read_request(wanted().signed(SECRET)).back == wanted().back
@@ -257,7 +260,7 @@ def test_a_link_leads_back_to_the_shop_alone(back: str) -> None:
 def test_without_repeating_a_chargeback_before_its_payment_would_be_lost(
     pair: Pair, order: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control of the repeats."""
+    """Negative control of repeats: a chargeback that arrives before its payment is lost."""
     monkeypatch.setattr(reports, "RETRY_DELAYS", ())
     with override_settings(PAYMENT_SECRET=SECRET):
         payments = Payments(reports.Courier(pair.shop, lambda _line: None))
@@ -295,7 +298,7 @@ def test_its_help_shows_how_to_start_both() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_ends_when_it_is_told_to(number: signal.Signals) -> None:
-    """It reports to a shop that is away, so it also says what is lost."""
+    """A signal ends the provider, which prints the reports that its absent shop never accepted."""
     port, away = free_port(), free_port()
     with provider_process(port, f"http://127.0.0.1:{away}") as provider:
         told = choose(f"http://127.0.0.1:{port}/pay/?{wanted().signed(SECRET)}", "pay")

@@ -1,4 +1,4 @@
-"""Queued orders over the API: from 202 until they are saved or rejected."""
+"""Queued orders over the API, from the 202 until they are saved or rejected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def offer(redis: Redis) -> OnSale:
 
 
 def location_of(buyer: Buyer, offer: OnSale, key: str | None = None, **units: int) -> str:
-    """Queue an order, and return its URL."""
+    """Queue an order, and return the URL in its Location header."""
     answer = buyer.order(order_body(offer, **units), key=key)
     assert answer.status_code == 202
     return answer.headers["Location"]
@@ -115,7 +115,7 @@ def test_refusals_are_immediate_and_the_key_may_be_used_again(buyer: Buyer, othe
 
 
 def test_an_order_that_postgres_refuses_is_rejected(buyer: Buyer, offer: OnSale) -> None:
-    """Redis has lost the count of the customer; Postgres has it."""
+    """Postgres rejects a queued order over the limit, after Redis has lost the customer's count."""
     Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
     answer = buyer.order(order_body(offer, a=1), key="mine")
     assert answer.status_code == 202
@@ -137,7 +137,7 @@ def test_an_order_that_postgres_refuses_is_rejected(buyer: Buyer, offer: OnSale)
 def test_units_of_a_rejected_order_stay_reserved_until_its_note_is_gone(
     buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker died after its commit. The units stay reserved in Redis until the next worker takes over."""
+    """Units of a rejected order stay reserved until a worker takes over from one that died after its commit."""
     Allowance.objects.create(sale_id=offer.sale, customer_id=buyer.customer, sku="a", taken=2)
     buyer.order(order_body(offer, a=1), key="mine")
     with monkeypatch.context() as dying:
@@ -180,7 +180,10 @@ def test_an_order_queued_in_time_is_saved_after_the_sale(buyer: Buyer, offer: On
 
 @pytest.mark.parametrize("first", ["queued", "saved"])
 def test_of_two_sales_the_queued_order_under_a_key_is_rejected(buyer: Buyer, offer: OnSale, first: str) -> None:
-    """A strategy without Redis does not see the queued order, and Redis does not see the saved one."""
+    """If a queued and a saved order have the same key, the queued one is rejected, whichever came first.
+
+    A strategy without Redis does not see queued orders, and Redis does not see saved ones.
+    """
     other = on_sale({"c": 1})
     answers = {}
     for which in ("queued", "saved") if first == "queued" else ("saved", "queued"):
@@ -196,7 +199,7 @@ def test_of_two_sales_the_queued_order_under_a_key_is_rejected(buyer: Buyer, off
     assert (saved["state"], [item["sku"] for item in saved["items"]]) == ("pending", ["c"])
     assert (orders_in("rejected"), orders_in("pending")) == (1, 1)
     assert registry.counters().left(["a"]) == {"a": 3}
-    assert buyer.order(order_body(offer, a=2)).status_code == 202  # A rejected order does not count for the limit.
+    assert buyer.order(order_body(offer, a=2)).status_code == 202  # A rejected order does not count towards the limit.
 
 
 def test_a_key_that_redis_has_lost_belongs_to_its_order(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
@@ -239,7 +242,7 @@ ITEM = {"sku": "a", "quantity": 1, "price": "9.90", "limit": None, "name": "A"}
     "instead",
     [
         {"customer": [1]},
-        {"key": "\0", "items": [ITEM]},  # also with fewer items than in the reservation
+        {"key": "\0", "items": [ITEM]},  # with fewer items than the reservation has
         {"items": []},
         {"items": [{**ITEM, "quantity": True}]},
         {"sale": "x"},
@@ -290,7 +293,7 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_dead_lettered(
 
 
 def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
-    """For example, the worker has another version. The reservation contains the order too."""
+    """An unreadable entry, as of another version, is rejected. The order's content comes from its reservation."""
     answer = buyer.order(order_body(offer, a=1), key="mine")
     queued = answer.json()
     redis.delete(STREAM)
@@ -321,7 +324,7 @@ def lose_queued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_key_of_an_order_without_a_row_is_kept(buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis keeps the key for a day."""
+    """Redis keeps the key of an order without a row for a day."""
     first = buyer.order(order_body(offer, a=1), key="mine").json()
     lose_queued(monkeypatch)
     assert orders_in() == 0
@@ -337,7 +340,7 @@ def test_a_key_of_an_order_without_a_row_is_kept(buyer: Buyer, offer: OnSale, mo
 def test_an_order_whose_note_is_lost_is_rejected(
     buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot be written as rejected, because its entry was all that Redis had of it."""
+    """An order that lost its reservation and its entry is shown as rejected, without a row in Postgres."""
     location = location_of(buyer, offer, "mine", a=1)
     redis.delete(RESERVATIONS)
     lose_queued(monkeypatch)
@@ -346,7 +349,10 @@ def test_an_order_whose_note_is_lost_is_rejected(
 
 
 def test_an_order_queued_during_preheating_keeps_its_stock(buyer: Buyer) -> None:
-    """The order was requested before the sale ended, and reaches Redis after the first read of the queue."""
+    """An order that is queued during the next sale's preheating keeps its stock.
+
+    It was requested before its sale ended, and is queued after the first read of the queue.
+    """
     offer = on_sale({"a": 1}, strategy="lua-queue")
     known = offers.read(offer.sale)
     assert known is not None
@@ -400,7 +406,7 @@ def test_the_next_sale_waits_for_queued_orders(buyer: Buyer, other_buyer: Buyer,
 def test_without_waiting_the_next_sale_sells_queued_units(
     buyer: Buyer, other_buyer: Buyer, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control."""
+    """Negative control: without waiting for queued orders, the next sale sells their units."""
     offer = on_sale({"a": 1}, strategy="lua-queue")
     location = location_of(buyer, offer, a=1)
     lifecycle.close(offer.sale)

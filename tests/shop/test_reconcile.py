@@ -1,4 +1,4 @@
-"""Reconciling repairs what crashed processes have left inconsistent between Redis and Postgres, and nothing else."""
+"""Reconciling repairs only what crashed processes left inconsistent between Redis and Postgres."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def counters(redis: Redis) -> Counters:
 
 
 def assert_law(**on_hand: int) -> None:
-    """Check the conservation law, and that Redis counts what is on hand and has no reservations."""
+    """Check the conservation law, and that Redis counts the units on hand and has no reservations."""
     assert_conserved()
     assert {item.sku: item.on_hand for item in StockItem.objects.all()} == on_hand
     assert registry.counters().reserved() == {}
@@ -73,7 +73,7 @@ def test_a_reservation_without_an_order_is_released_after_its_grace(offer: OnSal
 
 
 def unconfirmed(monkeypatch: pytest.MonkeyPatch, offer: OnSale) -> UUID:
-    """Place an order of two units in a process that dies after its commit."""
+    """Place an order of two units, as in a process that dies after its commit."""
     with monkeypatch.context() as dying:
         dying.setattr(Counters, "confirm_reservation", lambda *rest: False)
         return buy(offer, a=2).order.pk
@@ -84,7 +84,7 @@ def unconfirmed(monkeypatch: pytest.MonkeyPatch, offer: OnSale) -> UUID:
 def test_a_long_queue_can_be_reconciled(
     redis: Redis, counters: Counters, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """Postgres takes at most 65,535 parameters. Asking it about all orders in one statement is the control."""
+    """A long queue can be reconciled. Control: one statement for all orders exceeds Postgres's 65,535 parameters."""
     monkeypatch.setattr(requests, "ASKED_AT_ONCE", at_once)
     offer = on_sale({"a": 70_000}, strategy="lua")
     note = json.dumps({"items": [["a", 1]], "at": time.time()})
@@ -111,7 +111,7 @@ def test_a_reservation_with_an_order_keeps_its_units(
 
 
 def test_without_asking_postgres_sold_units_are_returned(offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: reconciliation finds no order for any reservation."""
+    """Negative control: if no order is found for a reservation, sold units are returned."""
     monkeypatch.setattr("shop.reconcile.saved", lambda requests: set())
     unconfirmed(monkeypatch, offer)
     assert [repair.units for repair in reconcile(grace=0) if repair.what == "abandoned reservation"] == [2]
@@ -122,7 +122,10 @@ def test_without_asking_postgres_sold_units_are_returned(offer: OnSale, monkeypa
 def test_reservations_are_counted_again_after_a_loss(
     redis: Redis, counters: Counters, lost: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With too much reserved, customers are told to try again for ever; with too little, units are sold twice."""
+    """Lost reservations are counted again.
+
+    Too many reserved units make customers try again for ever; too few are sold twice.
+    """
     monkeypatch.setattr("shop.reconcile.save_queued", lambda **_: 0)
     offer = on_sale({"a": 5, "b": 5}, strategy=strategy)
     for _ in range(2):
@@ -150,7 +153,7 @@ def test_reservations_are_counted_again_after_a_loss(
 
 
 def sums(reserved: Mapping[str, int]) -> dict[str, int]:
-    """Return what is reserved of each sku in all of its counters."""
+    """Return the reserved units of each sku, over all its counters."""
     units: Counter[str] = Counter()
     for name, each in reserved.items():
         units[name.partition("\0")[0]] += each
@@ -189,7 +192,7 @@ def test_an_unreadable_note_keeps_reservations_as_they_are(offer: OnSale, counte
     redis.hset(RESERVATIONS, str(request), "{")
     assert reconcile(grace=0) == []
     assert counters.reserved() == {"a": 2}
-    redis.hdel(RESERVATIONS, str(request))  # an operator deletes the reservation
+    redis.hdel(RESERVATIONS, str(request))  # an operator deletes it
     assert [repair.units for repair in reconcile(grace=0)] == [0, 2]
     assert_law(a=5, b=5)
 
@@ -212,7 +215,7 @@ def test_a_counter_of_a_sku_that_is_not_on_sale_is_removed(offer: OnSale, counte
 
 
 def test_split_stock_that_is_not_on_sale_is_joined() -> None:
-    """The process that split the stock died before it merged the stock again."""
+    """Split stock that is not on sale is merged, after a process died before it did so."""
     on_sale({"a": 5}, strategy="guarded-update")
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
     StockItem.objects.update(on_hand=3, split_by="unit-rows")
@@ -245,7 +248,7 @@ def test_an_order_that_the_queue_has_lost_is_rejected(redis: Redis) -> None:
 
 @pytest.mark.parametrize(("wrong", "taken"), [(1, 0), (-1, 2), (2, 1)])
 def test_bought_units_are_counted_again(redis: Redis, wrong: int, taken: int) -> None:
-    """Saved and queued orders count, including those that a stuck worker has read."""
+    """Units bought by each customer are counted again: in saved and queued orders, even those of a stuck worker."""
     offer = on_sale({"a": 9}, strategy="lua-queue", limit=3)
     customer = new_customer()
     for number in range(taken):
@@ -263,7 +266,7 @@ def test_bought_units_are_counted_again(redis: Redis, wrong: int, taken: int) ->
 
 
 class Dies(BaseException):
-    """Ends a process: no code catches it."""
+    """Ends a process, because no code catches it."""
 
 
 def test_an_order_saved_by_a_dead_worker_is_counted_once(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +286,7 @@ def test_an_order_saved_by_a_dead_worker_is_counted_once(redis: Redis, monkeypat
 
 
 def test_stock_is_locked_while_bought_units_are_counted() -> None:
-    """An order saved between the two reads would be counted twice or not at all."""
+    """Stock is locked while bought units are counted, so no order is counted twice or missed."""
     offer = on_sale({"a": 5}, strategy="lua-queue", limit=2)
     customer = new_customer()
     buy(offer, customer, "one", a=1)
@@ -408,7 +411,7 @@ def test_while_a_server_is_away_the_skus_are_not_tried_one_by_one(
 
 
 def test_a_sale_that_is_preheated_meanwhile_keeps_its_split_stock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sale is preheated after its split stock was found and before the sales are read."""
+    """A sale that is preheated while reconciling runs keeps its split stock."""
     on_sale({"a": 6}, strategy="unit-rows")
     hour = timezone.timedelta(hours=1)
     Sale.objects.update(preheated_at=None, opens_at=timezone.now() + hour, closes_at=timezone.now() + 2 * hour)
@@ -435,7 +438,8 @@ def test_it_repairs_during_sales(offer: OnSale, counters: Counters) -> None:
     for request in (new_request(("a", 1)), new_request(("a", 1))):
         counters.take(request)
         note = json.loads(counters.client.hget(RESERVATIONS, str(request.id)))
-        counters.client.hset(RESERVATIONS, str(request.id), json.dumps({**note, "at": 0}))  # older than the grace
+        # older than the grace period
+        counters.client.hset(RESERVATIONS, str(request.id), json.dumps({**note, "at": 0}))
 
     def order(customer: int) -> Any:
         def once() -> Any:
@@ -484,7 +488,7 @@ def test_a_broken_law_is_status_1(offer: OnSale) -> None:
 @pytest.mark.parametrize("on_hand", [4, 5], ids=["broken", "whole"])
 def test_the_task_logs_a_broken_law(offer: OnSale, caplog: pytest.LogCaptureFixture, on_hand: int) -> None:
     StockItem.objects.filter(sku="a").update(on_hand=on_hand)
-    assert tasks.reconcile() == (on_hand == 4)  # the counter is corrected to the row
+    assert tasks.reconcile() == (on_hand == 4)  # the counter is set to the row's figure
     said = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert said == (
         ["The conservation law is broken. Skus before reconciling: ['a']. Skus after: ['a']."] if on_hand == 4 else []
@@ -560,7 +564,7 @@ def buy_until_sold_out(offer: OnSale) -> None:
 def test_an_older_redis_loses_nothing_and_sells_nothing_twice(
     redis: Redis, name: str, more: int, reconciled: bool
 ) -> None:
-    """All of Redis is older: counters, reservations, segments, queue, keys and counts of customers."""
+    """After a restore of older data, Redis loses nothing and sells nothing twice."""
     offer = on_sale({"a": 10}, strategy=name)
     first = [buy(offer, a=1).order.pk for _ in range(2)]
     older = saved_keys(redis)

@@ -1,4 +1,4 @@
-"""While Redis hangs, one request at a time waits for it. Stand-in: a server that accepts and never answers."""
+"""While Redis hangs, one request at a time waits for it. A server that accepts and never responds simulates this."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THREADS = 8
 
 
 class SilentServer:
-    """Accepts connections, and counts them."""
+    """Accepts connections, counts them, and never responds."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
@@ -43,7 +43,7 @@ class SilentServer:
                 self._accepted.append(connection)
 
     def count(self) -> int:
-        """Return how many connections there were. They are accepted in order, so one more shows that all were."""
+        """Return the number of connections. A last one, accepted after the others, ends the count."""
         self._sentinel.clear()
         with socket.socket() as last:
             last.bind(("127.0.0.1", 0))
@@ -69,7 +69,7 @@ def server() -> Iterator[SilentServer]:
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time by which the breaker counts."""
+    """The circuit breaker's clock."""
     at = [0.0]
     monkeypatch.setattr(redis_connections, "SLOW", 0.2)
     monkeypatch.setattr(redis_connections, "breaker", Breaker(60, retry=1, clock=lambda: at[0]))
@@ -77,7 +77,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def ask(server: SilentServer, pool: type[redis.ConnectionPool]) -> set[type[Exception]]:
-    """Let some threads ask at once, and return the errors."""
+    """Send a command in several threads at once, and return the types of their errors."""
     options = {"retry": None, "socket_timeout": 0.3, "socket_connect_timeout": 30.0}
     client = redis.Redis.from_pool(pool(port=server.port, **options))
     start = threading.Barrier(THREADS)
@@ -104,7 +104,7 @@ def test_while_redis_hangs_one_thread_at_a_time_asks(server: SilentServer, now: 
 
 
 def test_redis_pys_own_connections_all_wait(server: SilentServer, now: list[float]) -> None:
-    """The negative control."""
+    """Negative control: with redis-py's own connections, all threads wait."""
     for each in (1, 2):
         assert ask(server, redis.ConnectionPool) == {TimeoutError}
         assert server.count() == each * THREADS
@@ -129,7 +129,7 @@ def test_each_kind_of_address_has_such_connections(url: str) -> None:
 
 
 def test_a_short_timeout_says_nothing_about_the_server(server: SilentServer, now: list[float]) -> None:
-    """A lock gives its connections little time near the end of its lease."""
+    """A short timeout does not open the breaker. Near the end of a lease, a lock allows its connections little time."""
     hasty = redis_connections.ConnectionPool(port=server.port, retry=None, socket_timeout=0.01)
     with pytest.raises(TimeoutError):
         redis.Redis.from_pool(hasty).ping()
@@ -137,10 +137,10 @@ def test_a_short_timeout_says_nothing_about_the_server(server: SilentServer, now
 
 
 def test_a_slow_failure_of_any_kind_counts(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    """A name that cannot be looked up may take seconds, and is no timeout."""
+    """Any slow failure counts. A failed name lookup may take seconds, and is no timeout."""
 
     def look_up(*_: object, **__: object) -> None:
-        time.sleep(0.3)  # The failure that takes time, which is the subject of the test.
+        time.sleep(0.3)  # The slow failure is the subject of this test.
         raise socket.gaierror("no such host")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
@@ -151,7 +151,7 @@ def test_a_slow_failure_of_any_kind_counts(monkeypatch: pytest.MonkeyPatch, now:
 
 
 def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
-    """And ends the silence: here there is no database of that number."""
+    """An error response ends the outage: here, the database number does not exist."""
     redis_connections.breaker.begin()
     now[0] += redis_connections.breaker.retry
     options = {**redis.connection_pool.connection_kwargs, "db": 99}
@@ -161,12 +161,13 @@ def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
     assert not redis_connections.breaker.is_another_callers()
 
 
-@pytest.mark.parametrize(
-    "strategy", ["lua", "lua-queue"]
-)  # segmented-redis fails at its lock, before it asks for units
+@pytest.mark.parametrize("strategy", ["lua", "lua-queue"])  # segmented-redis fails at its lock, before it takes units
 @pytest.mark.django_db(transaction=True)
 def test_an_order_is_refused_before_it_asks(buyer: Buyer, now: list[float], strategy: str) -> None:
-    """Otherwise each would be noted, to be given back: ten thousand a second would displace those that were taken."""
+    """An order that the breaker refuses is not recorded for giving units back.
+
+    At ten thousand refusals a second, these records would displace those of orders that took units.
+    """
     offer = on_sale({"a": 1}, strategy=strategy)
     redis_connections.breaker.begin()
     assert_problem(buyer.order(order_body(offer, a=1)), 503, "unavailable")

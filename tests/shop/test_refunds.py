@@ -1,4 +1,4 @@
-"""The list of refunds: an operator marks the refunds that they saw, and no other."""
+"""The list of refunds: an operator marks only refunds that they saw."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def partly_returned(units: int = 3) -> tuple[Order, Refund]:
-    """Return an order of some units that is paid, and the refund that is due for the one that came back."""
+    """Return a paid order of some units, and the refund that is due for one returned unit."""
     order = Order.objects.get(pk=buy(on_sale({"a": 10}, price="9.90"), a=units).order.pk)
     payments.receive_payment(f"pay-{order.pk}", order=order.pk, amount=order.total)
     return order, gives_back(order, 1)
 
 
 def gives_back(order: Order, total: int) -> Refund:
-    """Return the refund that is due when so many units of the order have come back in all."""
+    """Return units until this many of the order are back. Return the refund that is due."""
     return_order(order.pk, by=new_customer(), returned={"a": total})
     return Refund.objects.latest("pk")
 
 
 def shown(page: str) -> list[str]:
-    """Return the ids of the rows that the page of a list offers to choose."""
+    """Return the ids of the rows that a list page lets operators choose."""
     return re.findall(r'name="_selected_action" value="([^"]+)"', page)
 
 

@@ -1,4 +1,4 @@
-"""Paid orders are returned once: by an operator, whole or by item, or by a chargeback. The money is tracked."""
+"""Paid orders are returned once, as a whole or by item, by an operator or a chargeback. Refunds are tracked."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ REFUNDS = "/admin/shop/refund/"
 
 
 def paid(offer: OnSale, customer: int, **units: int) -> UUID:
-    """Return an order that the provider has reported as paid under `pay_` and the customer id."""
+    """Return an order that was paid, with `pay_` and the customer id as the payment's reference."""
     order = buy(offer, customer, **units).order.pk
     save_queued()
     total = Order.objects.get(pk=order).total
@@ -52,7 +52,7 @@ def paid(offer: OnSale, customer: int, **units: int) -> UUID:
 
 
 def refunds() -> list[tuple[Decimal, bool]]:
-    """Return amount, and whether it was sent, of each refund."""
+    """Return each refund's amount, and whether it was sent."""
     return [(refund.amount, refund.sent_at is not None) for refund in Refund.objects.order_by("pk")]
 
 
@@ -75,7 +75,7 @@ def test_a_paid_order_is_returned_once(customer: int, name: str) -> None:
     assert (state(order), taken(), refunds()) == ("refunded", {"a": 0, "b": 0}, [(Decimal("29.70"), False)])
     assert (on_hand("a")[0], on_hand("b")[0]) == (5, 5)
     assert_conserved()
-    # The allowance is back too, in Redis as well.
+    # The limit per customer counts the units as returned, in Redis, too.
     assert buy(offer, customer, a=2).order.state == "pending"
     with pytest.raises(OverLimit):
         buy(offer, customer, a=1)
@@ -197,7 +197,7 @@ def test_a_chargeback_of_what_is_left_after_a_refund(provider: Provider, custome
     assert reports_chargeback(provider, chargeback(customer, "9.90", "cb_2")).status_code == 200
     assert (state(order), on_hand("a")[0]) == ("refunded", 5)
     assert refunds() == [(Decimal("9.90"), True)] * 2
-    # The provider took back what had been sent already: the operator has to look at it.
+    # An operator must look at this: the provider took back money that was already refunded.
     assert [report.reason for report in UnmatchedReport.objects.all()] == [
         "What the shop still has of this payment is 9.90, not 19.80."
     ]

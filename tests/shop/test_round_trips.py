@@ -1,6 +1,6 @@
-"""What requests send to Postgres and Redis. Round trips do not vary with the machine, and must not creep back.
+"""Exact counts of statements and Redis commands per request, so that they cannot grow unnoticed.
 
-Those of an order by each strategy are in tests/inventory/test_strategies.py.
+tests/inventory/test_strategies.py counts those of an order per strategy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 @contextmanager
 def counted() -> Iterator[tuple[CaptureQueriesContext, list[Any]]]:
-    """Count the statements and the Redis commands of the block."""
+    """Count the statements and Redis commands of the `with` block."""
     sent: list[Any] = []
     send = AbstractConnection.send_packed_command
 

@@ -1,4 +1,4 @@
-"""The list of sales, the page of a sale, what changes on it, the token of its script, and the form that buys."""
+"""The list of sales, the page of a sale, its live figures, the token of its script, and the form that buys."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHINESE = {"Accept-Language": "zh-hans"}
 
 @pytest.fixture(autouse=True)
 def nothing_cached(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Begin without figures. Those that are read do not expire while a slow machine runs the test."""
+    """Clear cached figures, and keep new ones from expiring on a slow machine."""
     now.cache.clear()
     monkeypatch.setattr(now, "TTL", 3600.0)
 
@@ -74,7 +74,7 @@ def test_the_list_has_open_and_coming_sales_and_the_last_five_that_are_over(clie
 
 
 def halted(client: Client, **headers: str) -> str:
-    """Return the part of the list with the sales in which nobody can buy."""
+    """Return the part of the list with sales in which nobody can buy."""
     text = client.get("/sales/", headers=headers).content.decode()
     title = "已暂停或已售罄" if headers else "Paused or sold out"
     return text.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0]
@@ -127,7 +127,7 @@ def test_the_page_says_without_its_script_what_is_sold_out(client: Client, langu
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: str) -> None:
-    """With the negative control: the page with the form that buys differs for each visitor."""
+    """The page has the same bytes for every visitor of a language. Negative control: the page with the form differs."""
     offer = on_sale({"a": 3}, limit=2, price="59.90")
     visitors = [Client(), visitor_of(), visitor_of()]
 
@@ -157,7 +157,7 @@ def test_a_page_has_no_other_styles_and_scripts_than_files(client: Client) -> No
 
 
 def imported(name: str, found: set[str]) -> set[str]:
-    """Return the modules that a module imports, and what these import."""
+    """Return the modules that a script imports, directly or not."""
     source = (Path(settings.BASE_DIR) / "shop" / "static" / "shop" / name).read_text(encoding="utf-8")
     for other in set(re.findall(r'from "\./(.*?)"', source)) - found:
         found = imported(other, found | {other})
@@ -283,7 +283,7 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_twenty_polls_read_the_tables_once(monkeypatch: pytest.MonkeyPatch, *, cached: bool) -> None:
-    """With the negative control: without the cache, each poll reads them."""
+    """Twenty polls read the tables once. Negative control: without the cache, each poll does."""
     if not cached:
         monkeypatch.setattr(now, "TTL", 0.0)
     path, client = page_of(on_sale({"a": 3})), Client()
@@ -348,7 +348,7 @@ def test_without_a_session_there_is_no_token(customer: int) -> None:
 
 
 def form_of(client: Client, offer: OnSale, **query: Any) -> dict[str, Any]:
-    """Return the fields of the form that buys, as the page has them."""
+    """Return the fields of the form that buys."""
     return fields_of(client.get(page_of(offer, "buy/"), query, follow=True))
 
 
@@ -372,7 +372,7 @@ def test_buying_needs_a_login_and_comes_back() -> None:
 
 
 def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
-    """With the negative control: a form at another address has another key, and buys again."""
+    """The form buys once, however often it is sent. Negative control: a newly opened form has another key."""
     offer, client = on_sale({"a": 5}, limit=3, price="59.90"), visitor_of(customer)
     address = client.get(page_of(offer, "buy/"), {"product": offer.products["a"], "quantity": 2}).url
     fields, reloaded = (fields_of(client.get(address)) for _ in range(2))
@@ -402,7 +402,10 @@ def test_a_form_without_its_token_is_refused(customer: int) -> None:
 
 
 def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) -> None:
-    """With the negative control: an order without the expected price is sold at any price."""
+    """At another price, the form asks again under the same key.
+
+    Negative control: without a price, an order sells at any.
+    """
     offer, client = on_sale({"a": 5}, price="10.00"), visitor_of(customer)
     fields = form_of(client, offer)
     SaleItem.objects.update(price=Decimal("99.00"))
@@ -525,7 +528,7 @@ def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
 
 
 def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> None:
-    """A key is one order for the API and the form: the form finds the order that the API has placed."""
+    """The form and the API share keys: the form finds the order that the API placed."""
     offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
     product = offer.products["a"]
     body = {"sale": offer.sale, "items": [{"product": product, "quantity": 1, "price": "9.90"}]}
@@ -536,7 +539,7 @@ def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> Non
 
 
 def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
-    """A buyer whose press was not answered opens the address again: the key finds the order of the press."""
+    """The form's address keeps the key, so a buyer whose click got no response finds their order there."""
     offer, client = on_sale({"a": 3}), visitor_of(customer)
     shown = client.get(page_of(offer, "buy/"), follow=True)
     action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', text_of(shown))
@@ -556,7 +559,7 @@ def test_a_product_beyond_all_numbers_is_refused(customer: int) -> None:
 
 @pytest.mark.parametrize("end", ["buy/", "../../orders/", "../../account/", "../../account/token/"])
 def test_a_nul_in_a_cookie_is_refused(end: str) -> None:
-    """Postgres has no text with one, and the key of a session is looked up as it is."""
+    """NUL in a cookie is refused, because Postgres cannot look it up as a session key."""
     client = Client(raise_request_exception=False, headers={"Cookie": r'sessionid="abcdefgh\000"'})
     path = f"/{end.removeprefix('../../')}" if end.startswith("..") else page_of(on_sale({"a": 3}), end)
     assert client.get(path).status_code == 400
@@ -564,7 +567,7 @@ def test_a_nul_in_a_cookie_is_refused(end: str) -> None:
 
 @pytest.mark.parametrize("path", ["/orders/", f"/orders/{UUID(int=7)}/", "/account/", "/sales/{}/buy/"])
 def test_without_postgres_a_page_of_a_customer_says_to_come_back(customer: int, path: str, postgres_gone: Gone) -> None:
-    """Also where Postgres is first asked for the session."""
+    """Without Postgres, a customer's pages say to come back, even if only the session is missing."""
     slug = Sale.objects.get(pk=on_sale({"a": 3}).sale).slug
     client = visitor_of(customer)
     client.raise_request_exception = False

@@ -1,4 +1,4 @@
-"""Sales: windows, strategies, preheating, closing, and the cache of offers."""
+"""Sales: opening times, strategies, preheating, closing, and the cache of offers (products and prices on sale)."""
 
 from __future__ import annotations
 
@@ -197,19 +197,19 @@ def test_an_offer_that_was_read_before_a_change_is_not_cached() -> None:
         Sale.objects.update(name="closed")
         offers.forget(made.sale)
 
-    with interleaved(close, after="shop_product"):  # the last read
+    with interleaved(close, after="shop_product"):  # the last read of an offer
         assert offers.get(made.sale).name != "closed"  # type: ignore[union-attr]
     assert offers.get(made.sale).name == "closed"  # type: ignore[union-attr]
 
 
 def test_preheating_locks_stock_in_the_order_of_skus() -> None:
-    """The earlier sale has split stock of the second sku to merge, which would lock that sku before the first."""
+    """Preheating locks stock in the order of skus, although the earlier sale's split stock of b must be merged."""
     earlier = on_sale({"b": 5}, strategy="unit-rows")
     Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
     later = on_sale({"a": 5, "b": 0}, strategy="lua", preheat=False)
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
-            stock.lock(["a"])  # like an order of both skus that ends
+            stock.lock(["a"])  # like an order of both skus
             preheating = begin(pool, partial(preheat_sale, later.sale))
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
@@ -220,7 +220,10 @@ def test_preheating_locks_stock_in_the_order_of_skus() -> None:
 
 @pytest.mark.parametrize("who", ["preheats", "ends"])
 def test_a_cart_that_joins_segments_does_not_deadlock(who: str) -> None:
-    """The cart holds a segment of a and waits for the row of b. The other side holds that row and waits for a."""
+    """A cart that needs several segments does not deadlock with preheating or unloading.
+
+    The cart holds a segment of a and waits for the row of b, whose holder waits for a.
+    """
     offer = on_sale({"a": 50, "b": 5}, strategy="segmented-lock")
     action = partial(preheat_sale, offer.sale) if who == "preheats" else partial(lifecycle._unload, sale(offer.sale))
     customer = new_customer()
@@ -364,7 +367,7 @@ def test_a_sale_without_redis_is_loaded_without_it(redis_gone: Gone) -> None:
 def test_without_redis_the_next_sale_of_a_sku_opens_if_none_has_used_it(
     redis_gone: Gone, name: str, opens: bool
 ) -> None:
-    """The other case is the control: its counter must be gone first."""
+    """Without Redis, the next sale of a sku opens unless a counter of an earlier sale must be deleted (the control)."""
     before = on_sale({"a": 3}, strategy=name)
     after = on_sale({"a": 0}, preheat=False)
     with redis_gone():
@@ -389,7 +392,7 @@ def test_without_redis_a_sale_that_does_not_use_it_is_paused(redis_gone: Gone, n
 
 
 def test_a_sale_that_was_extended_meanwhile_stays_loaded() -> None:
-    """`advance` reads all sales that are over, and unloads one after the other."""
+    """`advance`, which first reads all sales that are over, does not unload one that was extended since."""
     offer = on_sale({"a": 3}, strategy="lua")
     Sale.objects.update(closes_at=timezone.now())
     over = sale(offer.sale)

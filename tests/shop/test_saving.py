@@ -1,4 +1,4 @@
-"""Saving, rejecting and returning many orders in few statements: keys, limits, and concurrent transactions."""
+"""Many orders are saved, rejected or returned in few statements: keys, limits, concurrent transactions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def offer(redis: Redis) -> OnSale:
 
 @pytest.fixture
 def make(offer: OnSale, customer: int) -> Callable[..., OrderRequest]:
-    """Make a request of the customer in the sale, for one unit of `a` unless a cart is given."""
+    """Make an order request of the customer: one unit of `a`, or the given cart."""
 
     def make_request(*cart: tuple[str, int], **more: Any) -> OrderRequest:
         return new_request(*(cart or (("a", 1),)), **{"customer": customer, "sale": offer.sale, **more})
@@ -51,13 +51,13 @@ Make = Callable[..., OrderRequest]
 
 
 def saved(*requests: OrderRequest) -> Mapping[UUID, Refusal]:
-    """Save in a transaction that is committed."""
+    """Save the requests, and commit."""
     with transaction.atomic():
         return save(requests)
 
 
 def existing(refusals: Mapping[UUID, Refusal]) -> dict[UUID, UUID]:
-    """Return the orders that requests duplicate, by request id. All refusals must be duplicates."""
+    """Return the existing order of each refused request. Check that all refusals are duplicates."""
     assert all(isinstance(refusal, Duplicate) for refusal in refusals.values())
     return {request: refusal.existing for request, refusal in refusals.items()}  # type: ignore[attr-defined]
 
@@ -131,7 +131,7 @@ def test_of_requests_with_one_key_the_first_is_saved(make: Make) -> None:
 
 @pytest.mark.parametrize("arrival", [("1", "2"), ("2", "1")], ids=str)
 def test_batches_write_keys_in_one_order(make: Make, arrival: tuple[str, str]) -> None:
-    """A batch that waits for a lower key holds no higher key, so batches cannot deadlock."""
+    """Batches write keys in sorted order, so they cannot deadlock."""
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             assert save([make(key="1")]) == {}
@@ -158,7 +158,7 @@ def test_an_uncommitted_order_with_the_key_is_waited_for(make: Make, commits: bo
 
 
 def started(pool: ThreadPoolExecutor, *requests: OrderRequest) -> Future[Mapping[UUID, Refusal]]:
-    """Save in another transaction, which waits for the one that is open here."""
+    """Start to save in another transaction, which must wait for the open one."""
     answer = begin(pool, partial(saved, *requests))
     assert not answer.done()
     return answer
@@ -229,7 +229,7 @@ def test_concurrent_orders_of_a_customer_share_the_limit(make: Make, customer: i
 def test_without_the_locked_count_they_exceed_it(
     make: Make, offer: OnSale, customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The negative control: the count is read without a lock, and another order is saved in between."""
+    """Negative control: if the count is read without a lock, an order saved meanwhile exceeds the limit."""
     counting = saving.INSERT[
         saving.INSERT.index("INSERT INTO shop_allowance") : saving.INSERT.index("SELECT id, sku, taken")
     ]
@@ -258,7 +258,7 @@ def test_batches_of_the_same_customers_do_not_deadlock(make: Make) -> None:
 
 
 def place_two(make: Make) -> list[UUID]:
-    """Place two orders of the customer: one with an `a` and a `b`, one with two `a`."""
+    """Place two orders of the customer: one of `a` and `b`, one of two `a`."""
     requests = [make(("a", 1), ("b", 1), limit=5), make(("a", 2), limit=5)]
     for request in requests:
         registry.get("lua").place(request, save)
@@ -266,7 +266,7 @@ def place_two(make: Make) -> list[UUID]:
 
 
 def books() -> dict[str, tuple[int, int | None]]:
-    """Return what is on hand in Postgres and in Redis."""
+    """Return the units on hand in Postgres and in Redis."""
     return {sku: on_hand(sku) for sku in "ab"}
 
 
@@ -317,7 +317,7 @@ def test_an_order_waits_for_an_allowance_that_is_being_returned(make: Make, cust
 
 
 def rejected(refused: Mapping[OrderRequest, str]) -> int:
-    """Reject in a transaction that is committed, and return the number of statements."""
+    """Reject the requests, commit, and return the number of statements."""
     with transaction.atomic(), CaptureQueriesContext(connection) as queries:
         reject(refused)
     return len(queries)
@@ -357,7 +357,7 @@ def test_rejecting_again_changes_nothing(make: Make, customer: int) -> None:
 
 
 def test_rejected_orders_with_a_used_key_have_their_ids_as_keys(make: Make) -> None:
-    """Each of them was answered with 202, so each needs an outcome."""
+    """Rejected orders whose key is in use get their ids as keys: each was answered with 202 and needs an outcome."""
     first, second, third = (make(key="one") for _ in range(3))
     saved(first)
     for _ in range(2):

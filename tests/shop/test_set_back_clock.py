@@ -1,4 +1,4 @@
-"""Celery's beat when the clock of its machine is set back: it goes on at once, and does not wait for the old time."""
+"""Celery's beat goes on at once when its machine's clock is set back, instead of waiting for the old time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 
 class Machine:
-    """The clocks of a machine, which can be set."""
+    """A machine's clocks, which a test can set."""
 
     def __init__(self) -> None:
         self.ahead = 0.0
@@ -72,7 +72,7 @@ def advances(sent: list[str]) -> int:
 def test_tasks_are_sent_after_the_clock_was_set_back(
     running: QuietScheduler, machine: Machine, sent: list[str], monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    if not guarded:  # the control
+    if not guarded:  # negative control
         monkeypatch.setattr(QuietScheduler, "_forget_times_to_come", lambda _: None)
     send_due(running)
     assert advances(sent) == 0
@@ -84,7 +84,7 @@ def test_tasks_are_sent_after_the_clock_was_set_back(
 
 
 def test_a_start_forgets_times_to_come(tmp_path: Path, machine: Machine, sent: list[str]) -> None:
-    """The file of the schedule keeps the last runs, so without this a restart would not help either."""
+    """A start forgets run times in the future. The schedule's file keeps them, so a restart alone would not help."""
     before = scheduler(tmp_path / "schedule", sent)
     for entry in before.schedule.values():
         entry.last_run_at = machine.now()

@@ -1,4 +1,4 @@
-"""Invalid settings are reported by name before anything starts, and passwords are never shown."""
+"""Invalid settings are reported by name at the start. Passwords are never shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTEGERS = {
     "WEB_THREADS": (1, 1000),
     "WEB_PROCESSES": (1, 1000),
     "WEB_CONNECTIONS": (1, 1_000_000),
-    "WEB_DATABASE_CONNECTIONS": (1, 1000),  # 0 would not be "no pool": each request would open a connection
+    "WEB_DATABASE_CONNECTIONS": (1, 1000),  # With 0, each request would open a connection
     "DATABASE_POOL": (0, 1000),
     "STOCK_SEGMENTS": (1, 1000),
     "ORDER_TTL": (1, YEAR),
@@ -42,7 +42,7 @@ SECONDS = {
     "PREHEAT_LEAD": 0,
     "RECONCILE_GRACE": 0,
 }
-"""The numeric settings with their minimum. Whole numbers have their own maximum, and durations end at a year."""
+"""The numeric settings with their minimum. Integers have their own maximum; durations have a year."""
 BAD_URLS = [
     ("DATABASE_URL", "sesame"),
     ("DATABASE_URL", "mysql://shop:sesame@db/shop"),
@@ -61,7 +61,7 @@ BAD_URLS = [
 
 
 def read(monkeypatch: pytest.MonkeyPatch, **given: str) -> dict[str, Any]:
-    """Return the settings of a process with these environment variables."""
+    """Return the settings that these environment variables produce."""
     for name, value in {"SECRET_KEY": "k" * 50, **given}.items():
         monkeypatch.setenv(name, value)
     return runpy.run_path(str(SETTINGS))
@@ -147,7 +147,10 @@ def test_a_pooler_is_before_a_given_database_and_not_before_the_lab(monkeypatch:
 def test_through_a_pooler_a_connection_asks_for_nothing_that_a_session_keeps(
     monkeypatch: pytest.MonkeyPatch, pooler: str
 ) -> None:
-    """With the negative control: without a pooler, it prepares statements and sets options."""
+    """Through a pooler, connections use no session state.
+
+    Negative control: without one, they prepare and set options.
+    """
     given = {"DATABASE_URL": "postgres://shop@db/shop", "DATABASE_POOL": "4", "LAB_ENABLED": "0"}
     database = read(monkeypatch, **given, DATABASE_POOLER=pooler)["DATABASES"]["default"]
     asked = (database["OPTIONS"]["prepare_threshold"] is not None, "options" in database["OPTIONS"])
@@ -172,7 +175,7 @@ def test_an_invalid_url_is_refused_without_showing_it(monkeypatch: pytest.Monkey
     with pytest.raises(ImproperlyConfigured, match=f"^{name} must be ") as raised:
         read(monkeypatch, **{name: url})
     assert "ses" not in str(raised.value)
-    # Celery and the web server would print a cause.
+    # A cause could be printed by Celery and the web server.
     assert (raised.value.__cause__, raised.value.__context__) == (None, None)
 
 
@@ -226,7 +229,7 @@ def test_https_is_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("https", ["1", *slow("0")])
 def test_the_check_for_deployment_finds_nothing(https: str) -> None:
-    """With the negative control: without HTTPS, the check finds problems."""
+    """Django's check for deployment finds no problem. Negative control: without HTTPS it does."""
     given = {"HTTPS": https, "SECRET_KEY": secrets.token_hex(32), "LAB_ENABLED": "0"}
     given |= {"ORDER_TTL": "5", "OFFER_TTL": "0.5", "REDIS_URL": "rediss://host:6379/0"}
     done = manage("check", "--deploy", "--fail-level", "WARNING", **given)

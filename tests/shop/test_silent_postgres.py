@@ -1,4 +1,4 @@
-"""A Postgres that accepts requests and does not answer, as when it is stopped or the network is gone."""
+"""A Postgres that accepts requests and does not respond, as when it is stopped or the network fails."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def url(proxy: Proxy) -> str:
 
 @pytest.mark.slow
 def test_requests_end_while_postgres_is_silent_and_succeed_after_it(proxy: Proxy) -> None:
-    """Three times as many requests as threads: `received` fails after 30 s, but the shop gives up before."""
+    """Requests end while Postgres is silent, and succeed afterwards, although there are three per thread."""
     request = b"GET /api/sales/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with web_server(DATABASE_URL=url(proxy)) as (port, _), ExitStack() as clients:
         assert ask(port, "GET", "/api/sales/")[0] == 200, "now the pool has its connections"
@@ -61,7 +61,7 @@ def test_a_connection_of_the_pool_ends_its_wait(proxy: Proxy, monkeypatch: pytes
 
 
 def test_another_connection_waits_on(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
+    """Negative control: a plain psycopg connection waits without limit."""
     monkeypatch.setattr(limits, "POSTGRES_SILENCE", 0.2)
     with psycopg.connect(url(proxy), autocommit=True) as unbounded:
         proxy.hang()
@@ -82,7 +82,10 @@ def test_every_connection_notices_a_server_that_is_gone() -> None:
 
 @pytest.mark.slow
 def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
-    """They need Redis alone. The first ones wait until a connection gives up; then one caller at a time asks again."""
+    """Queued orders, which need only Redis, go on while Postgres is silent.
+
+    The first ones wait until their connection gives up. After that, one caller at a time queries Postgres.
+    """
     offer = on_sale({"a": 100}, strategy="lua-queue")
     body = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})
     headers = {"Content_Type": "application/json", "Idempotency_Key": "one"}

@@ -1,4 +1,4 @@
-"""Split stock is found by the next sale, by late payments and by corrections."""
+"""The next sale, late payments and corrections find split stock."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PAIRS = [
     pytest.param("unit-rows", "unit-rows", marks=pytest.mark.slow),
     pytest.param("segmented-lock", "guarded-update", marks=pytest.mark.slow),
 ]
-"""A strategy that splits the stock, and that of the next sale: it splits it too, has a counter, or does neither."""
+"""The strategy that split the stock, and the next sale's strategy, which may split it, too, or have a counter."""
 HOUR = timedelta(hours=1)
 
 
@@ -61,14 +61,14 @@ def buy(offer: OnSale, units: int = 1) -> Placed:
 
 
 def buy_patiently(offer: OnSale) -> None:
-    """Buy a unit, and try again if the stock is not loaded."""
+    """Buy a unit, and try again while the stock is not loaded."""
     with suppress(StockNotLoaded):
         return buy(offer)
     return buy(offer)
 
 
 def split() -> tuple[int, str]:
-    """Return the split units of `a`, and the strategy that split them."""
+    """Return the number of split units of `a`, and the strategy that split them."""
     item = StockItem.objects.get(sku="a")
     return stock.on_hand("a") - item.on_hand, item.split_by
 
@@ -83,7 +83,7 @@ def assert_all_can_be_bought(offer: OnSale, units: int) -> None:
 
 
 def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object], OnSale]:
-    """Return an order that takes stock after its sale is over, and the next sale, which is open."""
+    """Return an order that takes stock after its sale has ended, and the next sale, which is open."""
     offer = on_sale({"a": 10}, strategy=first)
     request = make_request(offers.read(offer.sale), customer=new_customer(), quantities=offer.cart(a=units), key="late")
     Sale.objects.update(closes_at=timezone.now())
@@ -94,7 +94,7 @@ def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object
 def test_a_late_order_does_not_split_the_stock_of_the_next_sale(first: str, second: str) -> None:
     place, after = late_order(first, second, 3)
     if (first, second) == ("unit-rows", "segmented-lock"):
-        # To merge the segments, it would have to wait for them while it holds the stock rows of its cart.
+        # Merging the segments would mean waiting for them while holding the cart's stock rows.
         with pytest.raises(StockElsewhere, match="a is split for another sale"):
             place()
     else:
@@ -129,7 +129,7 @@ def test_units_split_for_another_sale_are_joined_by_orders(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["guarded-update", "optimistic"])
 def test_units_that_come_back_meanwhile_mean_try_again(name: str) -> None:
-    """Units are returned between the statement that found too few and the one that reads what is left."""
+    """Units that are returned before the remaining units are read cause a retry, not "sold out"."""
     offer = on_sale({"a": 1}, strategy=name)
     order = buy(offer).order.pk
     customer = Order.objects.get().customer_id
@@ -144,7 +144,7 @@ def test_units_that_come_back_meanwhile_mean_try_again(name: str) -> None:
 
 @pytest.mark.parametrize("first", SPLIT)
 def test_without_the_split_mark_a_late_order_splits_the_stock(first: str) -> None:
-    """The negative control."""
+    """Negative control: without the mark of who split the stock, a late order splits it again."""
     place, after = late_order(first, "guarded-update", 1)
     StockItem.objects.update(split_by=first)
     place()
@@ -170,7 +170,7 @@ def test_a_sale_preheated_too_early_is_preheated_again(first: str, second: str) 
 
 
 def add(offer: OnSale, to: OnSale) -> OnSale:
-    """Add the items of a sale to another sale and preheat the latter, as the admin does."""
+    """Move a sale's items into another sale, and preheat that one, as the admin does."""
     for item in SaleItem.objects.filter(sale=offer.sale):
         SaleItem.objects.create(sale_id=to.sale, product=item.product, price=item.price)
     offers.cache.clear()
@@ -180,7 +180,7 @@ def add(offer: OnSale, to: OnSale) -> OnSale:
 
 
 def end(before: OnSale, after: OnSale) -> None:
-    """End a sale, and let the next one begin."""
+    """End a sale, and open the next one."""
     close_now(before)
     Sale.objects.filter(pk=after.sale).update(opens_at=timezone.now())
     lifecycle.advance()
@@ -324,7 +324,7 @@ def test_a_correction_finds_split_units(name: str) -> None:
 
 
 def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
-    """Carts lock all stock rows before segments. If the payment did not, each would wait for the other."""
+    """A late payment locks no segment before its stock rows. Carts lock all rows first, so it could deadlock."""
     offer = on_sale({"a": 10, "c": 10}, strategy="segmented-lock")
     cart = {"customer": new_customer(), "quantities": offer.cart(a=1, c=1), "key": "k"}
     order = Order.objects.get(pk=place_order(sale=offer.sale, **cart).order.pk)
@@ -336,7 +336,7 @@ def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
             stock.lock(["c"])
             paying = begin(pool, partial(payments.receive_payment, "late", order=order.pk, amount=order.total))
             assert not paying.done()
-            # This raises if the payment holds them.
+            # NOWAIT fails if the payment holds the segments.
             segments = list(StockSegment.objects.select_for_update(nowait=True).filter(item="a").order_by("number"))
             assert sum(segment.on_hand for segment in segments) == 10
         assert paying.result(PATIENCE).payment.outcome == Payment.Outcome.PAID

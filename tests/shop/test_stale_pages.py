@@ -1,4 +1,4 @@
-"""A form that was opened before somebody else changed the same object writes nothing over that change."""
+"""A form that was opened before another person's change does not overwrite that change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def hidden(page: str, prefix: str) -> dict[str, str]:
-    """Return the hidden fields of a page whose names begin with the prefix."""
+    """Return the hidden fields whose names begin with the prefix."""
     return dict(re.findall(rf'<input type="hidden" name="({prefix}[^"]*)" value="([^"]*)"', page))
 
 
@@ -36,7 +36,7 @@ def test_a_closed_sale_is_not_reopened_by_an_older_form(admin_client: Client) ->
     page = post(admin_client, link, {**form, **shown})
     assert "The sale has changed since this page was opened" in page
     assert Sale.objects.values_list("name", "closes_at").get() == ("Sale by lua", closed)
-    # The page that is opened now is saved.
+    # A newly opened page can be saved.
     assert admin_client.post(link, {**form, **hidden(get(admin_client, link), "shown")}).status_code == 302
     assert Sale.objects.get().name == "Another"
 
@@ -53,7 +53,7 @@ def test_the_price_of_another_operator_is_not_overwritten(admin_client: Client, 
 
 
 def test_another_rate_of_a_waiting_room_keeps_the_opening(admin_client: Client) -> None:
-    """To the millisecond: the line counts from it, and tickets name it."""
+    """A new admission rate keeps the opening to the millisecond, because the line and tickets depend on it."""
     offer = on_sale({"a": 3})
     Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=5)
     before = Sale.objects.get()
@@ -77,7 +77,7 @@ def test_a_waiting_room_that_has_opened_is_only_postponed(admin_client: Client, 
 
 
 def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
-    """Celery may preheat a sale at any time, and changes nothing that the form shows."""
+    """Preheating, at any time by Celery, leaves an open form valid: it changes nothing that the form shows."""
     offer = on_sale({"a": 10}, strategy="lua", preheat=False)
     link = f"{SALES}{offer.sale}/change/"
     form = the_form(offer, opens=in_hours(-1), closes=in_hours(1)) | hidden(get(admin_client, link), "shown")
@@ -86,13 +86,13 @@ def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
 
 
 def refund_form(page: str, units: int) -> dict[str, str]:
-    """Return the form of an order with one item as its page was opened, with the units that have come back in all."""
+    """Return an opened order's form, with the total number of units returned."""
     (name,) = re.findall(r'name="(item-\d+)"', page)
     return {name: str(units), **hidden(page, "shown-")}
 
 
 def test_units_of_two_operators_are_both_returned(admin_client: Client) -> None:
-    """Each has one unit in hand, and enters 1. The second is told, instead of "0.00 EUR to refund"."""
+    """If two operators each return a unit, the second is told that the first unit has come back, and both count."""
     order = paid(on_sale({"a": 5}, price="9.90"), new_customer(), a=3)
     link = f"{ORDERS}{order}/refund-items/"
     first, second = (refund_form(get(admin_client, link), 1) for _ in range(2))

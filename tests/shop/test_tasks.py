@@ -1,4 +1,4 @@
-"""The Celery worker: tasks of beat do not wait behind the wake-ups for queued orders."""
+"""The Celery worker: beat's tasks do not wait behind the tasks that save queued orders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAVES = 40
 
 @pytest.fixture
 def logging_stays() -> Iterator[None]:
-    """Keep the worker from changing the logging of this process."""
+    """Keep the worker from changing this process's logging."""
 
     def keep(**_: Any) -> None:
         pass
@@ -34,7 +34,7 @@ def logging_stays() -> Iterator[None]:
 
 @pytest.fixture
 def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Return whether saving has its own queue and a worker fetches only tasks that it can start."""
+    """Return whether saving has its own queue and workers prefetch no tasks; False is the control."""
     separate: bool = request.param
     routes, ahead = app.conf.task_routes, app.conf.worker_prefetch_multiplier
     app.conf.task_routes = routes if separate else {}
@@ -52,7 +52,7 @@ def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
 def test_advancing_sales_does_not_wait_behind_saving(
     redis: Redis, monkeypatch: pytest.MonkeyPatch, two_queues: bool
 ) -> None:
-    """The wake-ups are queued before the first task ends, and the task of beat comes last."""
+    """Advancing sales does not wait behind saving, although its task is queued last."""
     saves: list[int] = []
     advanced: list[int] = []
     begin = threading.Event()

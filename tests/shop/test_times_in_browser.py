@@ -1,4 +1,4 @@
-"""Times on all pages in Chromium: one form, where the reader is, with the zone, in 24 hours."""
+"""Times on all pages in Chromium: the same form, in the reader's time zone, with the zone, in 24 hours."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ pytestmark = [
 def in_words(moment: str, language: str, zone: timezone) -> str:
     at = datetime.fromisoformat(moment).astimezone(zone)
     if language == "en":
-        month = f"{at:%b}" if zone is UTC else f"{at:%b}".replace("Sep", "Sept")  # as Chromium has it
+        month = f"{at:%b}" if zone is UTC else f"{at:%b}".replace("Sep", "Sept")  # Chromium's abbreviation
         return f"{at.day} {month} {at.year}, {at:%H:%M} {at:%Z}"
     return f"{at.year}年{at.month}月{at.day}日 {at:%H:%M} {at:%Z}"
 
 
 def times_of(page: Page) -> list[tuple[str, str]]:
-    """Return the moment and the words of each time of a page."""
+    """Return the moment and the text of each time on a page."""
     return [(each.get_attribute("datetime") or "", each.inner_text()) for each in page.locator("time:visible").all()]
 
 
@@ -45,7 +45,7 @@ def times_of(page: Page) -> list[tuple[str, str]]:
 def test_times_have_one_form_on_all_pages(
     live_server: Any, monkeypatch: pytest.MonkeyPatch, language: str, *, scripts: bool
 ) -> None:
-    """Without scripts they are in UTC."""
+    """All pages show times in one form. Without scripts they are in UTC."""
     customer = new_customer()
     over, offer = on_sale({"o": 1}, opens=-2 * HOUR, closes=-HOUR), on_sale({"b": 3}, opens=-HOUR, closes=20 * HOUR)
     coming = with_room(coming=True)
@@ -72,7 +72,7 @@ def test_times_have_one_form_on_all_pages(
         page = context.new_page()
         for address, count in pages.items():
             if address == "/":
-                close_now(offer)  # The first page names the opening of the next sale.
+                close_now(offer)  # so that the first page shows when the next sale opens
             page.goto(address)
             if scripts and count:
                 expect(page.locator("time:visible").first).to_contain_text("GMT+9")

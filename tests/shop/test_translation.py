@@ -1,4 +1,4 @@
-"""The storefront in simplified Chinese: every text is translated, and the compiled file matches the written one."""
+"""The storefront in simplified Chinese: every text is translated, and the .mo file matches the .po file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_compiled_file_matches_the_written_one() -> None:
 
 @pytest.mark.parametrize(("changed", "what"), [("a new text", "add to"), ("", "remove from")])
 def test_a_text_that_is_missing_or_unused_is_named(changed: str, what: str) -> None:
-    """The negative control."""
+    """Negative control: a missing or unused text is named."""
     (text, *_), *others = sorted(written(FOLDER))
     with pytest.raises(AssertionError, match=what) as refused:
         assert_complete(FOLDER, {*others, (changed,)} if changed else set(others))

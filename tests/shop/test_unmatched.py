@@ -1,4 +1,4 @@
-"""Money that matches no order: each signed report is booked, or listed for the operator until it is settled."""
+"""Money that matches no order: each signed report is booked, or listed for an operator until it is settled."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def offer(redis: Redis) -> OnSale:
 
 @pytest.fixture
 def order(buyer: Buyer, offer: OnSale) -> UUID:
-    """Two units of a, pending."""
+    """A pending order of two units of a."""
     return UUID(buyer.order(order_body(offer, a=2)).json()["id"])
 
 
 def listed(client: Client, state: str = "open") -> list[tuple[str, str]]:
-    """Return reason and report of what the admin lists."""
+    """Return reason and report of each unmatched report that the admin lists."""
     return [(row["reason"], row["report"]) for row in rows(get(client, UNMATCHED, state=state)).values()]
 
 
@@ -93,7 +93,7 @@ def test_money_that_does_not_match_is_listed_until_it_is_settled(
     assert f"{row} is settled." in run_action(admin_client, UNMATCHED, "settle", row.pk)
     assert (listed(admin_client), len(listed(admin_client, "settled"))) == ([], 1)
     assert "Unmatched reports 1 open" not in text(get(admin_client, "/admin/"))
-    # Repeating the report opens nothing again, and the right money is still accepted.
+    # Repeating the wrong report lists nothing again. Money of the right amount is still accepted.
     assert_problem(provider.reports({**payment(order), **wrong}), status, slug)
     assert listed(admin_client) == []
     assert provider.reports(payment(order)).json()["outcome"] == "paid"
@@ -179,7 +179,7 @@ NO_ORDERS = {"an id of no order": uuid4(), "an id of the year 10889": UUID("ffff
 def test_money_for_an_order_that_may_still_be_saved_is_to_be_reported_again(
     provider: Provider, buyer: Buyer, settings: Any, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """The negative control. None of these orders is too young."""
+    """Negative control: while an order may still be saved, the provider must report its money again."""
     settings.RECONCILE_GRACE = 0
     offer = on_sale({"a": 5}, price="9.90", strategy="lua-queue")
     order = UUID(buyer.order(order_body(offer, a=2)).json()["id"])
@@ -220,7 +220,10 @@ def test_money_that_was_sent_back_does_not_pay_an_order(provider: Provider, buye
 
 
 def test_a_report_that_is_recorded_after_it_was_booked_is_closed_by_the_next(order: UUID) -> None:
-    """Two deliveries at once: one is refused before the order is saved, and recorded after the other was booked."""
+    """A report recorded as unmatched after its booking is closed by the next delivery of the report.
+
+    Two deliveries overlap: one finds no order and is recorded after the other was booked.
+    """
     amount = Order.objects.get(pk=order).total
     pay = partial(payments.receive_payment, "pay", order=order, amount=amount, report="paid")
     take_back = partial(returns.receive_chargeback, "back", payment="pay", amount=amount, report="taken back")
@@ -266,7 +269,7 @@ def test_currency_is_part_of_sale_order_and_payment(
     save_queued()
     order = UUID(placed.json()["id"])
     assert buyer.get(placed.headers["Location"]).json()["currency"] == Order.objects.get().currency == "CHF"
-    # A payment without a currency is in the currency of the shop.
+    # A payment without a currency is in the shop's currency.
     without = {name: value for name, value in payment(order).items() if name != "currency"}
     problem = assert_problem(provider.reports(without), 422, "wrong-currency")
     assert (problem["expected"], problem["received"]) == ("CHF", "EUR")
@@ -296,8 +299,7 @@ def test_a_payment_of_nothing_for_a_free_order_is_accepted_once(provider: Provid
     outcomes = [provider.reports(payment(order, name, "0.00")).json()["outcome"] for name in ("one", "two")]
     assert outcomes == ["paid", "refund_due"]
     assert Payment.objects.filter(outcome="paid").get().amount == Decimal("0.00")
-    # There is no money to send back, so no refund waits for an operator. The negative control is a second payment of
-    # another order.
+    # There is no money to return, so no refund is due. Negative control: a second payment of a costly order.
     assert not refunds_due(Payment.objects.all()).exists()
     assert Payment.objects.get(reference="two").note == "The order is already paid. There is nothing to refund."
     costly = UUID(buyer.order(order_body(on_sale({"b": 5}, price="9.90"), b=1)).json()["id"])

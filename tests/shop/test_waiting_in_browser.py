@@ -1,4 +1,4 @@
-"""A waiting room in Chromium: from the page of the sale into the line, to one's turn, and to an order."""
+"""A waiting room in Chromium: from the sale's page into the line, to one's turn, and to an order."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.shop.waiting_support import set_rate, with_room
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 SLOW = 30_000
-"""Milliseconds within which a page of the room hears of a change."""
+"""Maximum milliseconds until a waiting page shows a change."""
 OTHERS = 811
-"""Customers who have come before."""
+"""Number of customers who are already in the line."""
 WORDS = {
     "en": ("Enter the waiting room", "You are number 812", "Buy", "Yours.", "You are in the draw"),
     "zh-CN": ("进入等候室", "您是第 812 位", "购买", "抢到了", "您已参加抽签"),
@@ -45,7 +45,7 @@ Visit = Callable[..., BrowserContext]
 
 @pytest.fixture
 def visit(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
-    """Make browsers of customers. At the end of the test, no page may have written to its console."""
+    """Open browsers of customers. When the test ends, no page may have written to its console."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
     complaints: list[str] = []
     with sync_playwright() as playwright:
@@ -71,7 +71,7 @@ def visit(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
 
 
 def crowded(**options: Any) -> tuple[OnSale, str]:
-    """Return a sale with a line of customers, and its slug."""
+    """Return a sale whose waiting room has a line of customers, and its slug."""
     offer = with_room(rate=1, **options)
     Product.objects.filter(sku="a").update(name="Mechanical keyboard", picture="/static/shop/icon.svg")
     Sale.objects.filter(pk=offer.sale).update(name="Tonight only", slug="tonight")
@@ -84,7 +84,7 @@ def crowded(**options: Any) -> tuple[OnSale, str]:
 
 
 def assert_accessible(page: Page) -> None:
-    """Check that axe finds nothing, and that the page is no wider than the screen."""
+    """Check that axe reports nothing, and that the page is not wider than the screen."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
     violations = page.evaluate("axe.run()")["violations"]
     assert [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations] == []
@@ -96,7 +96,7 @@ def assert_accessible(page: Page) -> None:
 def test_a_buyer_waits_for_their_turn_and_buys(
     visit: Visit, language: str, viewport: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "SLOWEST", 2)  # a test does not look once in a minute
+    monkeypatch.setattr(room, "SLOWEST", 2)  # a poll per minute is too slow for a test
     enter, number, buy, yours, _ = WORDS[language]
     offer, slug = crowded()
     context = visit(language, viewport=viewport)
@@ -148,7 +148,7 @@ def test_without_javascript_a_buyer_waits_and_buys(visit: Visit, monkeypatch: py
     page.get_by_role("button", name="Enter the waiting room").click()
     expect(page.locator("[data-shown=headline]")).to_have_text("You are number 812")
     set_rate(offer, 5000)
-    page.wait_for_url(f"**/sales/{slug}/")  # The page has loaded itself again.
+    page.wait_for_url(f"**/sales/{slug}/")  # The page reloads itself.
     page.locator(".buying button").click()
     page.get_by_role("button", name="Buy").click()
     page.wait_for_url("**/orders/*/")
@@ -179,7 +179,7 @@ PAUSED = {"en": "obody is admitted until it goes on.", "zh-CN": "恢复之前不
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
 @pytest.mark.parametrize("language", WORDS)
 def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, viewport: Any, tmp_path: Path) -> None:
-    """Screenshots are in `SCREENSHOTS`, if that is set."""
+    """A pause is shown instead of the estimate. Screenshots are in `SCREENSHOTS`, if that is set."""
     offer, slug = crowded()
     page = visit(language, viewport=viewport).new_page()
     page.goto(f"/waiting/{slug}/")
@@ -216,7 +216,7 @@ def test_who_is_in_the_draw_reads_that_the_sale_is_paused(visit: Visit, language
 
 
 def test_another_opening_is_noticed_in_the_draw(visit: Visit) -> None:
-    """The shop has told them to look again in an hour. With the control: a page that hears nothing of the sale."""
+    """The page of the draw notices another opening before its next poll. Control: a page that cannot read the sale."""
     offer, slug = crowded(coming=True)
     context = visit(timezone_id="UTC")
     room_page, sale_page, deaf = context.new_page(), context.new_page(), context.new_page()

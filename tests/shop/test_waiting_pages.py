@@ -1,4 +1,4 @@
-"""The page of a waiting room, and buying by the form behind one: everything works without JavaScript."""
+"""The page of a waiting room, and the form that buys behind it: all works without JavaScript."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
 
 @pytest.fixture
 def visitor() -> Client:
-    """A browser in which somebody has logged in."""
+    """A logged-in browser."""
     client = Client()
     client.force_login(User.objects.get(pk=new_customer()))
     return client
@@ -42,14 +42,14 @@ def text(response: Any) -> str:
 
 
 def says(response: Any) -> str:
-    """Return the headline of the page."""
+    """Return the page's headline."""
     found = re.search('data-shown="headline">(.*?)</p>', text(response))
     assert found, response.status_code
     return found[1]
 
 
 def script_of(response: Any) -> dict[str, Any]:
-    """Return what the page's script reads."""
+    """Return the data that the page's script reads."""
     found = re.search('<script id="room-data" type="application/json">(.*?)</script>', text(response))
     assert found, response.status_code
     return dict(json.loads(found[1]))
@@ -135,7 +135,7 @@ def test_in_a_pause_the_page_says_so_and_names_no_wait(visitor: Client, coming: 
 
 
 def test_without_its_script_the_page_of_the_draw_looks_again_each_minute(visitor: Client) -> None:
-    """The opening may be moved meanwhile. With the script, the next look is an hour away."""
+    """Without its script, the page of the draw reloads each minute, because the opening may be moved."""
     offer = with_room(coming=True)
     page = visitor.post(address(offer), follow=True)
     assert '<noscript><meta http-equiv="refresh" content="60">' in text(page)

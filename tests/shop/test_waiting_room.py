@@ -1,4 +1,4 @@
-"""The line of a waiting room: the draw, the pace of admission, turns that end, and what survives a restart."""
+"""A waiting room's line: the draw, the rate of admission, turns that end, and what survives a restart."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SEED = "a fixed secret, so that the draw of this test is the same each time" * 2
 CUSTOMERS = range(1, 1001)
 DECILES = 10
 UNFAIR = 126.1
-"""Chi-square with 81 degrees of freedom: a fair draw exceeds it once in a thousand times."""
+"""Chi-square with 81 degrees of freedom: a fair draw exceeds this once in a thousand times."""
 
 
 def chi_square(drawn: list[int]) -> float:
-    """Return how far the places depend on the order of arrival. 81 is expected of a fair draw of any size.
+    """Return chi-square of places against order of arrival. A fair draw of any size has 81 on average.
 
     Args:
-        drawn: place, from 0, by order of arrival.
+        drawn: each customer's place, from 0, in order of arrival.
     """
     size = len(drawn) // DECILES
     cells = Counter((arrival // size, place // size) for arrival, place in enumerate(drawn))
@@ -47,7 +47,7 @@ def chi_square(drawn: list[int]) -> float:
 
 
 def drawn_places() -> list[int]:
-    """Let customers enter before the opening. Return their places afterwards, from 0, by order of arrival."""
+    """Let customers enter before the opening. Return their places, from 0, in order of arrival."""
     sale = with_room(coming=True)
     enter_all(offer_at(sale, -60), CUSTOMERS)
     found = places(offer_at(sale, 1), CUSTOMERS)
@@ -65,7 +65,7 @@ def test_the_draw_does_not_depend_on_the_order_of_arrival(seeded: None) -> None:
 
 
 def test_a_line_in_order_of_arrival_is_recognised(seeded: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control. A weak dependence is recognised too."""
+    """Negative control: the statistic detects a line in order of arrival, and even a weak dependence."""
     leaning = sorted(range(1000), key=lambda arrival: room.draw(1, arrival) + 0.3 * arrival / 1000)
     monkeypatch.setattr(room, "draw", lambda sale, customer: customer / 10_000)
     assert chi_square(drawn_places()) > UNFAIR
@@ -103,7 +103,7 @@ def test_entering_again_gives_no_second_place_and_no_second_draw(redis: Redis) -
 
 
 def test_without_that_guard_a_reload_would_move_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
+    """Negative control: without the guard against entering twice, a reload moves a customer to the end."""
     guard = "if enters and not rank then\n    local given"
     assert guard in room.SCRIPT
     monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "if enters then\n    local given"))
@@ -130,7 +130,7 @@ def test_who_comes_later_queues_behind_the_draw_first_come_first_served() -> Non
 def test_a_place_ahead_and_estimate_are_those_of_the_pace() -> None:
     sale = with_room(rate=10, coming=True)
     enter_all(offer_at(sale, -1), range(1, 101))
-    now = offer_at(sale, 2)  # 20 are admitted
+    now = offer_at(sale, 2)  # 20 are admitted by now
     standings = sorted((room.look(now, customer) for customer in range(1, 101)), key=lambda one: one.place or 0)
     assert [one.state for one in standings] == ["admitted"] * 20 + ["waiting"] * 80
     assert [(one.place, one.ahead, one.estimate) for one in standings[20::39]] == [(21, 0, 1), (60, 39, 4), (99, 78, 8)]
@@ -162,7 +162,7 @@ def test_a_clock_that_is_behind_takes_no_admission_back() -> None:
 
 
 def burst_after_quiet() -> int:
-    """Let a crowd come to a room in which nobody has been for an hour. Return how many are admitted at once."""
+    """Let a crowd enter a room that was empty for an hour. Return how many are admitted at once."""
     sale = with_room(rate=10)
     room.enter(offer_at(sale, 0), 1)
     crowd = range(2, 102)
@@ -175,7 +175,7 @@ def test_admissions_that_nobody_used_are_not_saved_up() -> None:
 
 
 def test_without_that_guard_a_crowd_would_be_admitted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
+    """Negative control: without the limit on unused admissions, the whole crowd is admitted at once."""
     guard = "if admitted() > given + rate then"
     assert guard in room.SCRIPT
     monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "if false then"))
@@ -222,7 +222,7 @@ def test_a_postponed_sale_begins_again_with_its_places() -> None:
 def test_a_look_gives_no_place_and_writes_nothing(redis: Redis) -> None:
     sale = with_room(rate=1, coming=True)
     enter_all(offer_at(sale, -1), [1, 2, 3])
-    room.look(offer_at(sale, 0), 1)  # The first one after the opening notes it.
+    room.look(offer_at(sale, 0), 1)  # The first look after the opening records it.
     (last,) = (one for one in (1, 2, 3) if room.look(offer_at(sale, 0), one).place == 3)
     before = redis.info("persistence")["rdb_changes_since_last_save"]
     for second in (-1, 0, 1, 1.5):
@@ -242,7 +242,7 @@ def test_the_keys_of_a_room_end_a_day_after_the_sale(redis: Redis) -> None:
 
 @pytest.fixture
 def own_valkey() -> Iterator[Valkey]:
-    """A Valkey of this test, which the shop uses."""
+    """A Valkey for this test, used by the shop."""
     with temporary() as server:
         caches = {**django_settings.CACHES, "default": {**django_settings.CACHES["default"], "LOCATION": server.url}}
         with override_settings(CACHES=caches):
@@ -298,7 +298,7 @@ def test_a_full_redis_gives_no_place_and_still_tells_places(full: Callable[[], A
 
 
 def test_an_arrival_is_one_round_trip_and_reads_no_list_of_others(redis: Redis) -> None:
-    """Each of these commands takes constant or logarithmic time."""
+    """An arrival is one round trip, and its commands take constant or logarithmic time."""
     sale = with_room(coming=True)
     enter_all(offer_at(sale, -1), [1])
     redis.config_resetstat()

@@ -1,4 +1,4 @@
-"""Tickets of a waiting room: only the one that was issued admits, only its customer, to its sale, and until it ends."""
+"""Tickets of a waiting room: only an issued ticket admits, for its customer and sale, until it ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def made_up(mine: Buyer, other: Buyer, offer: OnSale) -> str:
 
 
 def changed(mine: Buyer, other: Buyer, offer: OnSale) -> str:
-    """Change the customer in another one's ticket, and keep its signature."""
+    """Put this customer into another customer's ticket, and keep its signature."""
     body, _, signature = enter(other, offer)["ticket"].rpartition(":")
     content = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
     content[1] = mine.customer
@@ -55,7 +55,7 @@ def changed(mine: Buyer, other: Buyer, offer: OnSale) -> str:
 
 
 def signed_for_something_else(mine: Buyer, other: Buyer, offer: OnSale) -> str:
-    """Use another signature of the shop, over the same content."""
+    """Sign valid content with the shop's key for another purpose."""
     return Signer(salt="something else").sign_object([offer.sale, mine.customer, 2**45])
 
 
@@ -72,7 +72,7 @@ def shared(mine: Buyer, other: Buyer, offer: OnSale) -> str:
 
 
 def of_another_sale(mine: Buyer, other: Buyer, offer: OnSale) -> str:
-    close_now(offer)  # A product is in one sale at a time, and is sold again here.
+    close_now(offer)  # A product can be in one sale at a time, and another sale needs it.
     another = with_room(units=0)
     ticket = str(enter(mine, another)["ticket"])
     Sale.objects.filter(pk=offer.sale).update(closes_at=Sale.objects.get(pk=another.sale).closes_at)
@@ -101,7 +101,7 @@ ATTACKS += [of_another_sale, of_an_earlier_opening, ended]
 def test_a_false_ticket_buys_nothing(
     attack: Attack, buyer: Buyer, other_buyer: Buyer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the negative control: without the check, a false ticket buys."""
+    """A false ticket buys nothing. Negative control: without the check, it buys."""
     offer = with_room()
     ticket = attack(buyer, other_buyer, offer)
     assert_problem(order(buyer, offer, ticket), 403, "waiting-room")
@@ -153,7 +153,7 @@ def test_every_strategy_wants_the_ticket(strategy: str, buyer: Buyer) -> None:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Count the commands that are sent to Redis."""
+    """Record the number of commands that are sent to Redis."""
     commands: list[int] = []
     send = AbstractConnection.send_packed_command
 
@@ -168,7 +168,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_order_path_pays_no_command_and_no_query_for_the_room(
     buyer: Buyer, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # All in one second: the rate limit asks Redis from the second order in a second on.
+    # All orders must be in one second, because the rate limit queries Redis only from a second's second order on.
     monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
     monkeypatch.setattr(throttles, "seen", throttles.Seen())
     plain, roomy = on_sale({"b": 9}), with_room()

@@ -1,4 +1,4 @@
-"""Behaviour that only a real web server has: chunked bodies, hosts, missing slashes, long waits."""
+"""Behaviour that only a real web server shows: chunked bodies, hosts, missing slashes, long waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def port(django_db_setup: None, metrics_folder: Path, log: Path) -> Iterator[int]:
-    """Run the shop's web server on the test database. It counts nothing, and logs JSON."""
+    """Run the shop's web server on the test database, without metrics and with a JSON log."""
     variables = {"METRICS": "0", "METRICS_FOLDER": str(metrics_folder), "LOG_FORMAT": "json", "LOG_LEVEL": "INFO"}
     with web_server(log=log, **variables) as (port, _):
         yield port
@@ -106,7 +106,10 @@ def test_a_row_locked_for_long_is_503(port: int) -> None:
 
 @pytest.mark.slow
 def test_loaded_objects_are_not_collected() -> None:
-    """Without this, each full collection would go through all of them while no request is answered."""
+    """Garbage collection skips objects that are loaded at the start.
+
+    Otherwise each full collection would stall requests.
+    """
     count = "import gc, shop.runtime.wsgi; before = gc.get_freeze_count(); gc.collect(); "
     count += "print(before, len(gc.get_objects()))"
     done = subprocess.run([sys.executable, "-c", count], cwd=CHECKOUT, capture_output=True, text=True, check=True)

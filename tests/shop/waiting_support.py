@@ -1,4 +1,4 @@
-"""Helpers of the tests of the waiting room: sales with a room, customers in it, and a clock that is set by hand."""
+"""Helpers of the waiting room's tests: sales with a room, customers in it, and a clock that tests set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.factories import OnSale, on_sale
 from tests.shop.conftest import Buyer
 
 BEFORE = timedelta(hours=1)
-"""Until the opening of a sale that is `coming`."""
+"""Time until the opening of a sale that is `coming`."""
 
 
 def with_room(*, rate: int = 10, units: int = 100, coming: bool = False, **options: Any) -> OnSale:
@@ -29,7 +29,7 @@ def with_room(*, rate: int = 10, units: int = 100, coming: bool = False, **optio
 
 
 def set_rate(offer: OnSale, rate: int) -> None:
-    """Do what an operator does in the admin, and let this process notice at once."""
+    """Change the admission rate as an operator does, and let this process notice at once."""
     Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=rate)
     offers.forget(offer.sale)
 
@@ -42,7 +42,7 @@ class Stopped(Clock):
 
 
 def offer_at(sale: OnSale, after_opening: float, **changes: Any) -> Offer:
-    """Return the offer of a sale, some seconds after its opening; a negative number is before it."""
+    """Return a sale's offer as read some seconds after its opening; negative numbers are before it."""
     offer = offers.read(sale.sale)
     assert offer is not None
     offer = replace(offer, **changes)
@@ -63,14 +63,14 @@ def states(offer: Offer, customers: Sequence[int]) -> list[str]:
 
 
 def enter(buyer: Buyer, offer: OnSale) -> dict[str, Any]:
-    """Enter by the API."""
+    """Enter the waiting room through the API."""
     answer = buyer.post(f"/api/sales/{offer.sale}/waiting/")
     assert answer.status_code == 200
     return dict(answer.json())
 
 
 def look(buyer: Buyer, offer: OnSale) -> dict[str, Any]:
-    """Look by the API."""
+    """Look up one's place through the API."""
     answer = buyer.get(f"/api/sales/{offer.sale}/waiting/")
     assert answer.status_code == 200
     return dict(answer.json())

@@ -1,4 +1,4 @@
-"""Run the shop's web server on the test database, and speak HTTP to it."""
+"""Run the shop's web server on the test database, and send HTTP requests to it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 @contextmanager
 def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Run the web server that `manage.py serve` becomes, without what serve checks before. Yield its port and process.
+    """Run the web server of `manage.py serve`, without serve's checks. Yield its port and process.
 
     Args:
-        log: the file that gets its log.
+        log: the file for its log.
         variables: settings of the web server that differ from those of the tests.
     """
     port = free_port()
     database = settings.DATABASES["default"]
-    sizes = {"WEB_PROCESSES": "1", **variables}  # Each process needs a second of CPU time to start.
+    sizes = {"WEB_PROCESSES": "1", **variables}  # each process needs a second of CPU time to start
     sizes = {name: int(sizes[name]) for name in ("WEB_PROCESSES", "WEB_THREADS", "WEB_CONNECTIONS") if name in sizes}
     with override_settings(**sizes):
         command, pool = web_command("127.0.0.1", port), web_environment()
@@ -60,7 +60,7 @@ def answers(port: int) -> bool:
 
 
 def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str, Any]:
-    """Return status, content type, and the JSON or text of the answer."""
+    """Return a response's status, content type, and JSON or text."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     connection.request(method, path, body=body, headers=named, encode_chunked=hasattr(body, "__next__"))
@@ -72,14 +72,14 @@ def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> 
 
 
 def connect(port: int, sent: bytes = b"") -> socket.socket:
-    """Return a connection on which some bytes were sent."""
+    """Return a connection on which these bytes were sent."""
     client = socket.create_connection(("127.0.0.1", port), timeout=30)
     client.sendall(sent)
     return client
 
 
 def received(client: socket.socket) -> bytes:
-    """Return all that the server sends until it closes the connection."""
+    """Return all bytes that the server sends until it closes the connection."""
     parts = []
     while part := client.recv(65536):
         parts.append(part)
