@@ -22,8 +22,7 @@ def use() -> Path | None:
 
     Returns:
         The folder, or None when `TMPDIR` is set or memory is unsuitable. Docker, for example, gives a container 64 MB
-        and
-        forbids executing files there.
+        and forbids executing files there.
     """
     if "TMPDIR" in os.environ:
         return None

@@ -50,8 +50,7 @@ class Crowd:
     Args:
         port: port of the shop.
         busy: if no purchase is answered for this many seconds, a purchase with the answer `busy` is postponed: it is
-            tried
-            again later.
+            tried again later.
     """
 
     def __init__(self, port: int, purchases: Sequence[Purchase], *, busy: float = PATIENCE) -> None:

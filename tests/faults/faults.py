@@ -71,8 +71,7 @@ def cut(proxy: CuttableProxy, crowd: Crowd, random: Random, within: Mapping[Dire
 
     Args:
         within: maximum number of bytes before a cut, by direction; the strategy with the least traffic sends that many
-            in a
-            few orders.
+            in a few orders.
     """
     before = proxy.cuts
     for number in range(before + 1, before + CUTS + 1):

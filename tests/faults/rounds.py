@@ -46,8 +46,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
 
     Returns:
         `faults`; `purchases`; `answered_before`, the answers before the fault; `orders`; `retries`; and `losses`,
-        counts by
-        name, empty for a sound shop.
+        counts by name, empty for a sound shop.
     """
     random = Random(seed)  # noqa: S311 - a repeatable sequence
     moment, pause = random.randint(1, LATEST), random.uniform(0, 0.01)
@@ -187,8 +186,7 @@ def drift_in_redis(skus: Mapping[str, int]) -> int:
     """Return by how many units Redis and Postgres differ.
 
     Redis may hold back units without a reservation, or offer units that are gone. A reservation whose order is saved
-    does
-    not count as reserved.
+    does not count as reserved.
     """
     counters = registry.counters()
     reservations = counters.reservations()

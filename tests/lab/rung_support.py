@@ -42,8 +42,7 @@ class Player:
             slug: the rung.
             schedule: the choices, in order.
             faults: the faults that may happen. By default, those that the rung survives, that break it, or that break a
-                rung
-                which this rung fixes.
+                rung which this rung fixes.
             clients: number of clients. By default, as many as it takes to break the rung.
         """
         return replay(
