@@ -19,8 +19,5 @@ needs_chromium = pytest.mark.skipif(
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Start Chromium outside Django's async check.
-
-    Playwright runs an event loop in this thread. Django refuses database access in a thread with an event loop.
-    """
+    """Start Chromium outside Django's async check: Playwright's event loop keeps Django from using the database."""
     return playwright.chromium.launch(executable_path=CHROMIUM)

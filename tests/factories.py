@@ -42,8 +42,10 @@ DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert
 """One strategy of each kind, for slow tests. `redis-lock` represents all strategies that take a lock first."""
 
 OF_THE_SHOP = ("group-commit", "guarded-update", "lua", "lua-queue", "redis-lock", "unit-rows")
-"""Strategies that differ for the shop: one that saves orders together, one that does not, one with a counter in Redis,
-one that queues, one with a lock and one that splits the stock. The tests of `inventory` cover how each takes stock."""
+"""Strategies that differ for the shop. The tests of `inventory` cover how each takes stock.
+
+One saves orders together, one does not; one has a counter in Redis, one a queue, one a lock; one splits the stock.
+"""
 
 
 def slow(*values: Any) -> list[Any]:
@@ -107,7 +109,7 @@ def on_sale(
     closes: timedelta = timedelta(hours=1),
     preheat: bool = True,
 ) -> OnSale:
-    """Create a sale of products in stock. By default the sale is open and preheated; its window can say otherwise."""
+    """Create a sale of products in stock, by default open and preheated; `opens` and `closes` change that."""
     now = timezone.now()
     sale = Sale.objects.create(
         name=f"Sale by {strategy}", opens_at=now + opens, closes_at=now + closes, strategy=strategy
@@ -143,7 +145,7 @@ def elsewhere(body: Callable[[], T]) -> T:
 
 
 def begin(pool: ThreadPoolExecutor, body: Callable[[], T]) -> Future[T]:
-    """Start the body on its own connection. Return when it has ended or a session waits for a lock in Postgres."""
+    """Start the body on its own connection. Return when it has ended, or a session waits for a lock in Postgres."""
     begun = pool.submit(_on_own_connection, body)
     wait_for(lambda: begun.done() or waiting_in_postgres(), "the body to end or to wait for a lock")
     return begun
@@ -278,7 +280,7 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
 
 
 def waiting_in_postgres() -> int:
-    """Count the sessions that wait for a lock in Postgres. Sessions of the package `locking` are excluded."""
+    """Count the sessions that wait for a lock in Postgres, without the sessions of `locking`'s own locks."""
     with connection.cursor() as cursor:
         # Read pg_locks, too: inside a transaction, pg_stat_activity keeps showing its first snapshot.
         cursor.execute(
@@ -301,7 +303,7 @@ def _is_acquire(frame: FrameType) -> bool:
 
 
 def nobody(requests: Collection[UUID]) -> set[UUID]:
-    """A `Saved` callable for tests without requests in progress: it says that no request has become an order."""
+    """A `Saved` callable that finds no order for any request, for tests without requests in progress."""
     return set()
 
 

@@ -1,7 +1,6 @@
-"""A RAM folder for all files of a test run, if there is room.
+"""A RAM folder for all files of a test run, if there is room: on a disk, a third of the run is spent writing.
 
-On a disk, a third of the run is spent waiting for writes. Memory is safe enough: the files of a killed process survive
-in it.
+No test needs a disk, because the files of a killed process survive in memory.
 """
 
 from __future__ import annotations

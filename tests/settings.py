@@ -51,7 +51,7 @@ from shop.runtime.settings import *  # noqa: E402, F403
 from shop.runtime.settings import DATABASES  # noqa: E402
 from tests.waiting import PATIENCE  # noqa: E402
 
-# Without this, a thread that waits in Postgres for a lock that is never released would outlive its test.
+# Without this timeout, a thread that waits in Postgres for a lost lock would outlive its test.
 DATABASES["default"]["OPTIONS"]["options"] = f"-c lock_timeout={3 * PATIENCE:.0f}s"
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -144,7 +144,7 @@ def run(code: str, *, service: str = "web", **changed: str | None) -> subprocess
 
 @cache
 def settings() -> dict[str, Any]:
-    """Return the settings of the shop's services. `test_our_services_have_one_environment` proves them equal."""
+    """Return the settings that the shop's services share, as `test_our_services_have_one_environment` checks."""
     done = run(SETTINGS)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -173,7 +173,7 @@ def unmet(compose: dict[str, Any]) -> list[str]:
 
 
 def literal_secrets(compose: dict[str, Any]) -> list[str]:
-    """Return secrets that do not come from a required variable: variables named as secrets, and passwords in URLs."""
+    """Return variables named as secrets, and passwords in URLs, that do not come from a required variable."""
     found = []
     for service, values in compose["services"].items():
         for name, value in values.get("environment", {}).items():

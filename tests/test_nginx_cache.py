@@ -97,7 +97,7 @@ def without(line: str) -> str:
 async def watch(port: int, number: int, watchers: int, until: float) -> list[int]:
     """Poll now.json every `PACE` seconds on one connection. Return the numbers in the responses.
 
-    The sleeps set the measured load; no assertion waits for them. The first sleep spreads the watchers over one period.
+    The sleeps set the load; the first one spreads the watchers over one period.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     language, found = ("en", "zh-CN")[number % 2], []
@@ -131,7 +131,7 @@ def watched(port: int, watchers: int) -> tuple[list[list[int]], float]:
 def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: bool) -> None:
     """All watchers together cost the shop one request a second. Negative control: without the cache, each poll does.
 
-    The negative control uses only thirty watchers, to leave the processors to other tests.
+    Thirty watchers are enough for the negative control, which leaves the processors to other tests.
     """
     configuration = CONFIGURATION if kept else without("proxy_cache public;")
     with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:

@@ -1,6 +1,6 @@
 """Let the project's programs parse command lines without running them.
 
-One process for each program takes all of its lines, because importing the program takes longer than parsing.
+Each program parses all of its lines in one process, because importing it takes longer than parsing.
 """
 
 from __future__ import annotations
@@ -88,6 +88,6 @@ def refused(lines: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         understood = json.loads(done.stdout.splitlines()[-1])
         refusals = {line for line, ok in zip(its_lines, understood, strict=True) if not ok}
         if refusals:
-            sys.stderr.write(done.stderr)  # shown in the report of a failed test
+            sys.stderr.write(done.stderr)  # shows why in the report of a failed test
         found |= refusals
     return [line for line in lines if line in found]

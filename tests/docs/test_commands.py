@@ -78,7 +78,7 @@ for line in sys.argv[1:]:
         if ends.code:
             raise
 """
-"""Runs several `manage.py` commands in one process, because importing the project takes longer than each of them."""
+"""Runs several `manage.py` commands in one process, because importing the project takes long."""
 
 
 def shown() -> set[tuple[str, ...]]:

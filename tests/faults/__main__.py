@@ -1,7 +1,6 @@
-"""Play fault rounds on one running shop, in a process of its own.
+"""Play fault rounds on one running shop: read a JSON line per round, and print its report as a JSON line.
 
-Each line of JSON on standard input describes a round; its report is printed as a line of JSON. A separate process is
-needed because pytest's process uses other settings and servers than the shop under test.
+This is a separate process, because pytest's process uses other settings and servers than the shop.
 """
 
 from __future__ import annotations

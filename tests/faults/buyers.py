@@ -16,8 +16,8 @@ from loadtest.tokens import access_token
 from tests.waiting import PATIENCE
 
 BUYERS = 16
-RETRY = {0, 429, 502, 503, 504}  # 500 is missing: no fault excuses an internal error
-PAUSE = 0.05  # seconds between retries; shorter than the shop requests, so that the shop stays busy
+RETRY = {0, 429, 502, 503, 504}  # 500 is missing, because no fault excuses an internal error
+PAUSE = 0.05  # seconds between retries; shorter than the shop requests, to keep it busy
 RESPONSE_TIMEOUT = 15.0  # seconds
 
 

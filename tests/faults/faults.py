@@ -47,7 +47,7 @@ def kill_valkey(parts: Parts, crowd: Crowd, random: Random) -> int:
 
 
 def kill_valkey_without_aof(parts: Parts, crowd: Crowd, random: Random) -> int:
-    """Kill Valkey so that it restarts without the last queued order: stop its append-only log first."""
+    """Kill Valkey so that it restarts without the last queued order, which its stopped append-only log lacks."""
     get_redis_connection("default").config_set("appendonly", "no")
     before = {purchase.key for purchase in crowd.purchases if purchase.queued}
 
@@ -70,8 +70,7 @@ def cut(proxy: CuttableProxy, crowd: Crowd, random: Random, within: Mapping[Dire
     """Cut one connection after the other, each in the middle of a call, until the burst is over.
 
     Args:
-        within: maximum number of bytes before a cut, by direction; the strategy with the least traffic sends that many
-            in a few orders.
+        within: maximum number of bytes before a cut, by direction.
     """
     before = proxy.cuts
     for number in range(before + 1, before + CUTS + 1):

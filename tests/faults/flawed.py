@@ -48,7 +48,7 @@ class AnswersEarly(Strategy):
                 answered.set()
                 connections.close_all()
 
-        connections.close_all()  # frees a connection of the pool for the writer
+        connections.close_all()  # returns a connection to the pool for the writer
         threading.Thread(target=write).start()
         answered.wait()
         if refused:
@@ -160,7 +160,7 @@ def register(*, worker: bool = False) -> None:
     """Register the flawed strategies in this process.
 
     Args:
-        worker: whether this process saves queued orders; if so, the class of `lua-queue` is replaced by a flawed one.
+        worker: whether this process saves queued orders; if so, a flawed strategy replaces `lua-queue`.
     """
     early = AcknowledgesEarly(registry.counters, registry.queue)
     for strategy in (AnswersEarly(), LuaWithoutReservations(), GivesBackWhenInDoubt(registry.counters), early):

@@ -49,7 +49,7 @@ class Parts:
     def kill_a_web_process(self) -> None:
         """Kill the web process that has the most connections; Granian starts another one.
 
-        Only processes that Granian started first are chosen: Granian ends if a process dies soon after its start.
+        Choose only old processes: Granian ends if a process dies soon after its start.
         """
         workers = psutil.Process(self.shop.web.pid).children()
         first = min(worker.create_time() for worker in workers)

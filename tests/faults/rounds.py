@@ -31,7 +31,7 @@ from tests.waiting import PATIENCE
 
 UNITS = 20  # stock of each sku
 SKUS = 3
-PURCHASES = 3 * BUYERS  # about twice what the stock can serve
+PURCHASES = 3 * BUYERS  # about twice the orders that the stock can serve
 LATEST = PURCHASES // 2  # maximum number of answers before the fault
 SOLD_OUT_CACHED = 2.0  # seconds for which the shop may still answer "sold out" after units became available again
 BUSY = 0.5  # seconds without any answer after which a purchase may be postponed
@@ -64,7 +64,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
         parts.restart_until(lambda: crowd.done, "the buyers to be answered")
     retries = sum(purchase.requests for purchase in purchases) - len(purchases)
     parts.recover()
-    # Before reconciling, a dead process may still own reserved units. No unit may be without an owner.
+    # Before reconciling, each unit has an owner, even if the owner is a dead process.
     ownerless = lasting_drift(products)
     # All orders have ended, so a reservation without an order is abandoned.
     call_command("reconcile", grace=0.0)
@@ -84,7 +84,8 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
         "reserved": lasting_reservations(products),
         "ownerless": ownerless + lasting_drift(products),
         "unsellable": sum(stock.on_hand(sku) for sku in products),
-        # Allow for a known bug: Celery's worker may end with its connection. https://github.com/celery/kombu/issues/582
+        # Allow for a bug of Celery, whose worker may end with its connection:
+        # https://github.com/celery/kombu/issues/582
         "ended by itself": sorted(set(parts.ended) - {"worker"}),
     }
     lifecycle.close(sale)
@@ -153,7 +154,7 @@ def losses_in_tables(sale: int, skus: Mapping[str, int], purchases: Sequence[Pur
 
 
 def lasting_reservations(skus: Mapping[str, int]) -> int:
-    """Return the reserved units in Redis after workers had time to take over the entries of dead workers."""
+    """Return the units still reserved in Redis after workers had time to take over dead workers' entries."""
     deadline = time.monotonic() + PATIENCE
     while (units := units_reserved(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -171,10 +172,9 @@ def sku_of(counter: str) -> str:
 
 
 def lasting_drift(skus: Mapping[str, int]) -> int:
-    """Return the drift between Redis and Postgres that does not go away.
+    """Return the drift between Redis and Postgres that lasts.
 
-    A worker may write between the read of Redis and the read of Postgres, so a difference is read again for `WRITTEN`
-    seconds.
+    The two are read one after the other, so a write in between causes a drift that does not last.
     """
     deadline = time.monotonic() + WRITTEN
     while (drift := drift_in_redis(skus)) and time.monotonic() < deadline:
@@ -183,10 +183,9 @@ def lasting_drift(skus: Mapping[str, int]) -> int:
 
 
 def drift_in_redis(skus: Mapping[str, int]) -> int:
-    """Return by how many units Redis and Postgres differ.
+    """Return by how many units the counters in Redis differ from the stock in Postgres.
 
-    Redis may hold back units without a reservation, or offer units that are gone. A reservation whose order is saved
-    does not count as reserved.
+    Units of reservations without a saved order are added to the counters first.
     """
     counters = registry.counters()
     reservations = counters.reservations()

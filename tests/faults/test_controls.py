@@ -12,7 +12,7 @@ from tests.faults.conftest import Play, RoundPlayer, round_player
 pytestmark = pytest.mark.slow
 
 FLAWED = ["acknowledges-early", "answers-early", "gives-back-when-in-doubt", "lua-without-reservations"]
-ENOUGH = 120.0  # maximum seconds of rounds: a fault does not always hit a request at its critical moment
+ENOUGH = 120.0  # maximum seconds until a loss must show: not every fault hits a request at its critical moment
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Parts of the shop are killed or disconnected during a burst. No order is lost, and no unit is sold twice.
 
-`make faults ROUNDS=20` plays each pair of a fault and a strategy that it can affect twenty times. The seed decides
-carts, moments and byte counts. Which request is hit also depends on the machine.
+`make faults ROUNDS=20` plays twenty rounds of each strategy with each fault that can affect it. The seed decides carts,
+moments and byte counts, but not which request is hit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.faults.conftest import Survives
 from tests.faults.faults import faults_of
 
 OTHER_LOCKS = ["file-lock", "insert-lock", "lock-table", "session-lock"]
-"""Locks that need no optional server. `test_faults_on_other_servers` tests the strategies whose locks need one."""
+"""Strategies with other locks that need no optional server. `test_faults_on_other_servers` has the rest."""
 
 ROUNDS = [(strategy, fault) for strategy in (*DISTINCT, *OTHER_LOCKS) for fault in faults_of(strategy)]
 

@@ -27,7 +27,7 @@ NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
 
 
 def waiting_in_process(strategy: Strategy) -> int:
-    """Return how many orders wait for a batch to start, or wait in a running batch that another order leads."""
+    """Return how many orders wait for their batch to start, or to be saved by another order's thread."""
     if not isinstance(strategy, GroupCommit):
         return 0
     return strategy.batcher.pending() + max(0, strategy.batcher._last - 1)

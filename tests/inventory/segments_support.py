@@ -54,7 +54,7 @@ def units_of(strategy: Segmented, sku: str = "a") -> list[int]:
 
 
 class Locks:
-    """Creates the shop's stock locks, and records which were requested. Before that, it calls `before`."""
+    """Calls `before`, records which of the shop's stock locks is requested, and creates the lock."""
 
     def __init__(self, before: Callable[[str, int], object] = lambda sku, number: None) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -67,9 +67,9 @@ class Locks:
 
 
 def second_order_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
-    """Return the answer to an order for the last unit that arrives while an earlier order for it is being saved.
+    """Return the answer to an order for the last unit, while an earlier order for it is being saved.
 
-    The save of the earlier order then fails.
+    That save then fails.
     """
     put_on_sale(strategy, a=1)
     comes, answers = threading.Event(), []

@@ -1,4 +1,4 @@
-"""`advisory-lock`: locks a number that every process computes alike from the sku, until the commit."""
+"""`advisory-lock`: until the commit, an order holds a lock on a number that each process computes from the sku."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
 def test_a_lone_call_does_not_wait(
     batcher: Batcher[str, int], counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "time", None)  # Without `time`, any sleep would fail.
+    monkeypatch.setattr(batching, "time", None)  # Without `time`, the batcher cannot sleep.
     counting.go_on.set()
     threads = threading.active_count()
     assert [batcher.submit(request, counting.run) for request in "ab"] == [1, 2]

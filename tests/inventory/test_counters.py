@@ -125,7 +125,7 @@ def test_a_lost_answer_is_given_back(redis: Redis, no_redis: Redis, lost: str) -
         Redis(connection_pool=ConnectionPool(connection_class=Cut, path=path, retry=None, retry_on_timeout=False))
     )
     first, order = take(load(counters, a=3), ("a", 1)), new_request(("a", 1))
-    counters.give_back(first.id, first.skus)  # caches the scripts on the server
+    counters.give_back(first.id, first.skus)  # lets the server cache the scripts
     if lost == "its return too":
         counters._end_reservation = Counters(no_redis)._end_reservation
     Cut.cut_next = True
@@ -194,7 +194,7 @@ def test_values_that_are_no_number_are_replaced(counters: Counters) -> None:
 def test_many_reservations_are_not_added_up(
     counters: Counters, monkeypatch: pytest.MonkeyPatch, most: int, corrected: list[tuple[str, int, int]]
 ) -> None:
-    """Above a maximum number of reservations, the script does not recount: Redis answers nobody while a script runs."""
+    """With too many reservations, the script does not recount them: Redis answers nobody while a script runs."""
     monkeypatch.setattr(whole, "RECOUNTED", most)
     take(load(counters, a=9), ("a", 1))
     take(counters, ("a", 1))
@@ -267,7 +267,7 @@ def test_an_unreachable_redis_is_logged(no_redis: Redis, caplog: pytest.LogCaptu
 def test_a_full_redis_ends_no_half_of_a_reservation(
     redis: Redis, counters: Counters, full: Callable[[], AbstractContextManager[None]], outcome: str
 ) -> None:
-    """A full Redis ends a reservation completely or not at all, although Redis does not roll back failed scripts."""
+    """A full Redis ends a reservation completely or not at all, although Redis does not roll back scripts."""
     counters.load("a", 5, [], make=True)
     order = new_request(("a", 2))
     counters.take(order)

@@ -107,7 +107,10 @@ def test_rows_locked_in_one_order_do_not_deadlock(
 def test_keys_locked_in_one_order_do_not_deadlock(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, in_order: bool, answers: dict[str, int]
 ) -> None:
-    """Locking by key prevents a deadlock when `a` and `c` share a key. Locking by sku takes 2, 1 and 1, 2."""
+    """Advisory locks are taken in the order of their keys, because several skus may share a key.
+
+    Negative control: in the order of skus, one order locks keys 2 and 1, the other 1 and 2.
+    """
     monkeypatch.setattr(advisory_lock, "key", {"a": 2, "b": 1, "c": 2}.get)
     if not in_order:
         monkeypatch.setattr(advisory_lock, "sorted", list, raising=False)

@@ -1,4 +1,4 @@
-"""`group-commit`: waiting orders share a transaction, no order waits for others to arrive, and one fails alone."""
+"""`group-commit`: waiting orders share a transaction. No order waits for others to arrive, and one can fail alone."""
 
 from __future__ import annotations
 
@@ -103,10 +103,7 @@ def test_waiting_orders_are_saved_together(gate: Gate, place: Place, ledger: Led
 
 
 def test_scarce_units_go_in_order_of_arrival(place: Place, ledger: Ledger) -> None:
-    """Scarce units go to orders in order of arrival.
-
-    An order that is too large does not stop a smaller one behind it.
-    """
+    """Scarce units go to orders as they arrive. An order that is too large does not stop a smaller one behind it."""
     stock.deliver("a", 4)
     raised = place(*orders_of(1, 2, 2, 1, 1))
     assert [type(error) for error in raised] == [type(None), type(None), SoldOut, type(None), SoldOut]
@@ -172,7 +169,7 @@ def test_an_order_that_times_out_fails_alone(
 def test_retries_have_a_short_lock_timeout(gate: Gate, place: Place, ledger: Ledger, held: None) -> None:
     stock.deliver("a", 9)
     first, *others = orders_of(*[1] * 5)
-    # Drop `SET lock_timeout` for an order that is alone, because the strategy itself must set it.
+    # The test sets no lock timeout for a single order, because the strategy must do so.
     gate.before = lambda batch: first not in batch and execute(*WAITS["for a lock"][len(batch) == 1 :])
     raised = place(first, *others)
     assert [type(error and error.__cause__) for error in raised] == [type(None), *[LockNotAvailable] * 4]
@@ -214,10 +211,7 @@ SPLIT = "a is split for another sale, or units have just been returned. Try agai
     ids=["enough for all", "too little for all"],
 )
 def test_split_units_are_not_sold_out(ledger: Ledger, wanted: Sequence[int], refused: Mapping[int, str]) -> None:
-    """Orders that need split units get a retry, not "sold out".
-
-    One unit is unsplit; the next sale's segment has two.
-    """
+    """Orders that need split units (here in a segment of the next sale) get "try again", not "sold out"."""
     stock.deliver("a", 3)
     StockItem.objects.update(on_hand=1)
     StockSegment.objects.create(item_id="a", number=0, on_hand=2)

@@ -38,7 +38,7 @@ def last_fence() -> tuple[str, int]:
 
 @pytest.mark.parametrize("other", ["insert-lock", "lock-table"])
 def test_a_sku_changes_its_kind_of_lock(ledger: Ledger, other: str) -> None:
-    """A sku can move to a lock with lower fences: Redis counts microseconds, the table of grants counts from 1."""
+    """A sku can move to a lock whose fences are far lower. Redis counts microseconds, a table of grants from 1."""
     preheated(other, {"a": 4})
     seen = []
     for name in ("redis-lock", other, other, "redis-lock"):
@@ -71,7 +71,7 @@ def test_a_lower_fence_of_one_kind_is_overtaken(ledger: Ledger, name: str) -> No
 
 
 class ExcludesNobody(ProcessLock):
-    """A lock whose lease is already over, though its holder is not told."""
+    """A lock whose leases are over when they are granted, without the holder's knowledge."""
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:

@@ -47,7 +47,7 @@ class TestLock(StrategyConformance):
 
 @pytest.mark.parametrize("on_its_server", ["etcd-lock"], indirect=True)
 def test_a_sku_moves_from_redis_to_etcd_and_back(ledger: Ledger, on_its_server: Strategy) -> None:
-    """A sku can move from Redis to etcd and back. Fences of etcd are revisions, far lower than those of Redis."""
+    """A sku can move from Redis to etcd, whose fences are far lower, and back."""
     stock.deliver("a", 4)
     redis_lock = registry.get("redis-lock")
     seen = []

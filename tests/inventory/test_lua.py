@@ -127,7 +127,7 @@ def test_a_counter_too_low_is_not_sold_out(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledger, when: str) -> None:
-    """A commit between the reads of Redis and Postgres makes no counter look too low, because Redis is read first."""
+    """A commit between the reads makes no counter look too low, because Redis is read before Postgres."""
     with (
         interleaved(lambda: strategy.place(new_request(("a", 1)), ledger.save), **{when: "SELECT"}),
         pytest.raises(SoldOut),
@@ -159,7 +159,7 @@ def test_a_failed_save_gives_units_back_once(
 
 
 def lost_before_the_commit() -> None:
-    """End the Postgres session before COMMIT is sent. The client then cannot know whether COMMIT succeeded."""
+    """End the Postgres session before COMMIT is sent. The client cannot know whether COMMIT succeeded."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
@@ -177,7 +177,7 @@ def lost_before_the_commit() -> None:
 
 
 def lost_after_the_commit() -> None:
-    """Let COMMIT succeed, and raise the error of a lost answer."""
+    """Let COMMIT succeed, and raise an error as if its answer was lost."""
 
     def lose() -> None:
         raise OperationalError("the answer was lost")
@@ -274,7 +274,7 @@ def test_redis_goes_away_after_the_take(
 def test_after_a_full_redis_buyers_do_not_wait_for_units_that_are_sold(
     ledger: Ledger, full: Callable[[], AbstractContextManager[None]], name: str
 ) -> None:
-    """A full Redis could not end the last unit's reservation. Later orders still get "sold out" at once."""
+    """Orders get "sold out" at once, even if a full Redis could not end the last unit's reservation."""
     strategy = preheated(name, {"a": 1})
     filled = ExitStack()
     with filled:

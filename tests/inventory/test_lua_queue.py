@@ -54,7 +54,7 @@ class Followed(LuaQueue):
 
 
 class TestFollowed(StrategyConformance):
-    """The tests of every strategy, except those of an answer after the save: this file tests these differently."""
+    """The tests of every strategy, without those of an answer after the save, which this file replaces."""
 
     test_save_runs_in_the_transaction = None  # type: ignore[assignment]
     test_a_refusal_of_save_takes_nothing = None  # type: ignore[assignment]
@@ -82,7 +82,7 @@ def strategy(ledger: Ledger) -> LuaQueue:
 
 @pytest.fixture
 def heir(redis: Redis) -> LuaQueue:
-    """A worker that takes over other workers' entries at once."""
+    """A worker that takes over other workers' entries without delay."""
     return LuaQueue(registry.counters, lambda: Queue(redis, dead=0))
 
 
@@ -223,7 +223,7 @@ def test_an_order_after_the_last_read_is_saved(
     monkeypatch: pytest.MonkeyPatch,
     reads_again: bool,
 ) -> None:
-    """An order is saved even if it arrives after the worker's last read, before the wake-up marker is cleared.
+    """An order is saved even if it arrives between the worker's last read and the clearing of the wake-up marker.
 
     Such an order wakes no worker. Negative control: a worker that does not read again leaves it in the queue.
     """
@@ -353,7 +353,7 @@ def test_without_memory_for_a_group_of_workers_a_reader_is_told_so(
 def test_a_full_redis_takes_no_half_of_an_order_off_the_queue(
     strategy: LuaQueue, redis: Redis, full: Callable[[], AbstractContextManager[None]], end: str
 ) -> None:
-    """A full Redis ends a queue entry completely or not at all, although Redis does not roll back failed scripts."""
+    """A full Redis ends a queue entry completely or not at all, although Redis does not roll back scripts."""
     put(strategy, ("a", 1))
     queue = strategy.queue()
     (entry,) = queue.read("worker", 10)
@@ -412,9 +412,9 @@ def test_units_of_saved_orders_hide_no_unit_that_redis_does_not_count(
 def test_orders_ended_between_the_two_reads_are_no_doubt(
     strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, times: int, answer: type[Exception]
 ) -> None:
-    """Orders that end between the two reads of Redis cause no false answer.
+    """Orders that end between the two reads of Redis cause no false "sold out".
 
-    One change is ignored. Negative control: after a change at both reads, the customer must try again.
+    Negative control: after changes at both reads, the customer must try again.
     """
     put(strategy, *[("a", 1)] * 2)
     monkeypatch.setattr(lua_queue, "BATCH", 1)
@@ -486,7 +486,7 @@ def test_orders_stay_queued_when_none_can_be_saved(strategy: LuaQueue, ledger: L
 def test_blaming_the_orders_rejects_them_all(
     strategy: LuaQueue, ledger: Ledger, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control: if any error that is not an outage counts against its order, the worker rejects all orders."""
+    """Negative control: if all errors except outages count against their order, the shop's own faults reject all."""
     excused = (OperationalError, InterfaceError)
     monkeypatch.setattr(lua_queue, "_would_fail_for_any", lambda error: isinstance(error, excused))
     put(strategy, *[("a", 1)] * 3)
@@ -526,7 +526,7 @@ def test_a_shift_ends_and_wakes_another_worker(
 
 
 def test_four_workers_save_each_order_once(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lua_queue, "BATCH", 10)  # leaves entries for all four workers
+    monkeypatch.setattr(lua_queue, "BATCH", 10)  # batches of 10 leave work for all four workers
     stock.deliver("a", 197)
     strategy.preheat(["a"], ledger.saved)
     put(strategy, *[("a", 1)] * 200)

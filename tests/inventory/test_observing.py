@@ -67,7 +67,7 @@ def test_a_lock_is_told_with_its_strategy(name: str, notes: Notes, ledger: Ledge
 
 
 def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: Ledger) -> None:
-    """If only one of two locks is granted, both are reported. The second lock's error must not hide the first grant."""
+    """If only one of two locks is granted, both waits are reported, and the hold of the granted lock, too."""
     strategy = Locked("redis-lock", stock_lock, wait=0.0)
     with stock_lock("b").hold(), pytest.raises(StockBusy):
         strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)
@@ -80,7 +80,7 @@ def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: 
 
 def test_a_lost_lease_is_told(notes: Notes, redis: Any) -> None:
     with override_settings(STOCK_LOCK_TTL=1.0), observing.hold(stock_lock("a"), 1.0, strategy="redis-lock") as lease:
-        redis.flushall()  # deletes the grant, so renewal fails
+        redis.flushall()  # deletes the grant, so that its renewal fails
         wait_for(lambda: lease.lost)
     assert notes.told == [("waited", "redis-lock", True), ("held", "redis-lock", True)]
 

@@ -1,4 +1,7 @@
-"""`redis-lock`: released after the commit; a busy lock is not "sold out"; without the lock, a holder writes nothing."""
+"""`redis-lock`: released after the commit. A busy lock is not "sold out".
+
+A holder that lost its lock writes nothing.
+"""
 
 from __future__ import annotations
 

@@ -116,10 +116,7 @@ def test_round_robin_counts_for_each_sku(ledger: Ledger, name: str, turns: str) 
 
 @pytest.mark.parametrize("adds_up", [True, False])
 def test_an_item_larger_than_a_segment(ledger: Ledger, name: str, adds_up: bool) -> None:
-    """An item larger than a segment sells from several.
-
-    Negative control: a strategy that counts only the largest does not.
-    """
+    """An item larger than any segment is taken from several. Negative control: counting only the largest refuses it."""
 
     class Strands(CLASSES[name]):  # type: ignore[misc]
         def units_left(self, sku: str) -> int:
@@ -199,10 +196,7 @@ def test_segments_that_keep_changing_are_busy(ledger: Ledger, name: str) -> None
 
 
 def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, int], None]:
-    """Return a `before` callback that makes the first order to request a lock wait for the other order.
-
-    The first order goes on once the other one holds the lock or waits for any lock.
-    """
+    """Return a `before` callback that delays the first order to request a lock until the other has one or waits."""
     first = threading.Event()
 
     def before(sku: str, number: int) -> None:
@@ -215,7 +209,7 @@ def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, in
 
 
 def test_no_deadlock_between_one_and_all_segments(ledger: Ledger, redis: Redis, name: str) -> None:
-    """An order of one segment and an order of all segments do not deadlock: both lock `a` before `b`.
+    """Orders of one and of all segments do not deadlock, because both lock `a` before `b`.
 
     One takes segment 0 of `a`, then all of `b`; the other takes all of `a`, then segment 0 of `b`.
     """
@@ -240,10 +234,7 @@ def backwards(kind: Any) -> type[Segmented]:
 
 @pytest.mark.parametrize("same_order", [True, False])
 def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, name: str, same_order: bool) -> None:
-    """Two orders that lock all segments do not deadlock.
-
-    Negative control: with opposite lock orders they block each other.
-    """
+    """Two orders that lock all segments do not deadlock. Negative control: opposite orders of locking block."""
     strategies, met = [], threading.Event()
     for kind in (CLASSES[name], CLASSES[name] if same_order else backwards(CLASSES[name])):
         asked: list[int] = []

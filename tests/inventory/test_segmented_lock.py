@@ -60,7 +60,7 @@ def test_the_lock_is_held_until_the_commit(strategy: Segmented, ledger: Ledger) 
 
 @pytest.fixture
 def paused(strategy: Segmented, ledger: Ledger, redis: Redis) -> Segmented:
-    """Return a strategy that is paused after getting the lock of segment 0, while another order takes a unit there."""
+    """Return a strategy that pauses when it has the lock of segment 0, while another order takes a unit there."""
 
     def lock(sku: str, number: int) -> RedisLock:
         if number:
@@ -145,10 +145,7 @@ def test_unload_merges_all_units(strategy: Segmented, ledger: Ledger) -> None:
 
 
 def test_unsplit_stock_is_sold(ledger: Ledger) -> None:
-    """Unsplit stock is sold without being split.
-
-    Only preheating splits stock, which may belong to another sale by now.
-    """
+    """Unsplit stock is sold without being split, because it may belong to another sale by now."""
     stock.deliver("a", 6)
     strategy = make("segmented-lock")
     buy(strategy, ledger, ("a", 1))

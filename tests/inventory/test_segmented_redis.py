@@ -61,7 +61,7 @@ def test_units_are_reserved_during_save(strategy: Segmented, ledger: Ledger, cou
 
 
 def test_units_of_a_dead_process_go_back(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """Reserved units of a dead process return to their segment, although reconciliation knows only the reservation."""
+    """Reserved units of a dead process return to their segment, although reconciliation knows no segments."""
     a_process_dies(counters, 3, units=2)
     assert units_of(strategy) == [2, 2, 2, 0, 2]
     (found,) = counters.reservations()
@@ -112,7 +112,7 @@ def test_units_back_in_an_unused_segment_are_sold(
 
 
 def test_more_reserved_than_on_hand(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """After another strategy sells units that a dead process had reserved, the segments sell only what is left."""
+    """If another strategy has sold units that a dead process reserved, the segments sell only what is left."""
     order = a_process_dies(counters, 0, units=2)
     registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
     strategy.refresh(["a"], ledger.saved)

@@ -80,10 +80,7 @@ def without_the_constraint() -> Iterator[None]:
 def test_the_last_unit_is_sold_in_between(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, guarded: bool, constrained: bool, error: type[Exception] | None
 ) -> None:
-    """A rival order takes the last unit just before the UPDATE.
-
-    Without guard and constraint, the stock becomes negative.
-    """
+    """A rival takes the last unit just before the UPDATE. Without guard and constraint, the stock becomes negative."""
     if not guarded:
         monkeypatch.setattr(stock, "take", unguarded)
     stock.deliver("a", 1)

@@ -97,8 +97,8 @@ def test_a_process_loads_only_the_strategy_that_it_uses() -> None:
     assert loaded.stdout.split() == [f"inventory.strategies.{name}" for name in names]
 
 
-# SQL statements and Redis commands of an order of two skus. The test's `save` callback runs the INSERT. Locks in
-# Postgres use other connections, which are not counted.
+# SQL statements and Redis commands of an order of two skus. INSERT is the test's `save` callback. Locks in Postgres use
+# other connections, which are not counted.
 COSTS = {
     "group-commit": ("BEGIN WITH INSERT COMMIT", ""),
     "advisory-lock": ("BEGIN SELECT SELECT UPDATE UPDATE INSERT COMMIT", ""),
@@ -122,7 +122,7 @@ COSTS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cost_of_an_order(name: str, ledger: Ledger, redis: Redis) -> None:
     strategy = preheated(name, {"a": 2, "b": 2})
-    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # caches the scripts on the server
+    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # lets the server cache the scripts
 
     with CaptureQueriesContext(connection) as queries:
         sent = commands_sent(redis, lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save))
@@ -134,10 +134,10 @@ def test_the_cost_of_an_order(name: str, ledger: Ledger, redis: Redis) -> None:
 
 
 def commands_sent(redis: Redis, body: Callable[[], Any]) -> list[str]:
-    """Return the commands that clients send to Redis while the body runs, without commands of scripts."""
+    """Return the commands that clients send to Redis while the body runs, without those inside scripts."""
     sent: list[str] = []
     with redis.monitor() as monitor:
-        redis.echo("begin")  # also opens a connection to replace the one that monitors
+        redis.echo("begin")  # also opens a second connection, because the monitor keeps the first
         body()
         redis.echo("end")
         for command in monitor.listen():

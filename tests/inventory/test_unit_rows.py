@@ -168,10 +168,7 @@ def test_units_moved_between_the_attempts_are_found(ledger: Ledger, moved: str) 
 def test_the_stock_row_is_locked_in_the_second_attempt(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
-    """The second attempt locks the stock row.
-
-    Negative control: without the lock, the unsplit unit is split meanwhile.
-    """
+    """The second attempt locks the stock row. Negative control: without the lock, the stock is split meanwhile."""
     strategy = on_sale(a=1)
     strategy.unload(["a"])
     rows: list[int] = []
@@ -200,7 +197,7 @@ def test_unload_waits_for_orders_in_progress(ledger: Ledger, save: str, left: in
 
 
 class KeepsItsUnits(UnitRows):
-    """Makes the second attempt in the first attempt's transaction, still holding its units."""
+    """Makes the second attempt in the transaction of the first one, which still holds units."""
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         with transaction.atomic(durable=True):
@@ -223,17 +220,14 @@ class KeepsItsUnits(UnitRows):
 def test_no_deadlock_between_the_attempts(
     ledger: Ledger, kind: type[UnitRows], error: type[Exception], reason: str
 ) -> None:
-    """The two attempts of an order use separate transactions.
-
-    Negative control: in one transaction, two orders deadlock.
-    """
+    """The second attempt starts a new transaction. Negative control: in the first one's, two orders deadlock."""
     on_sale(rows=1, a=2)
     strategy = kind(rows=1)
     with ThreadPoolExecutor(1) as pool:
         rival: list[Future[Any]] = []
 
         def buy_the_other() -> Any:
-            execute("SET deadlock_timeout = '60s'")  # lets Postgres report the deadlock to the first order
+            execute("SET deadlock_timeout = '60s'")  # makes Postgres report the deadlock to the first order
             return buy(UnitRows(rows=1), ledger)
 
         def step(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -253,7 +247,7 @@ def test_no_deadlock_between_the_attempts(
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_random_carts_sell_everything(ledger: Ledger, seed: int) -> None:
-    """Orders fail at random while units move. In the end, too few units are left for any order refused as sold out."""
+    """When orders fail at random and units move, only orders that still find too few units were refused as sold out."""
     strategy = on_sale(rows=3, a=20, b=20, c=20)
     refused: list[SoldOut] = []
 

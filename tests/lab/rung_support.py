@@ -56,7 +56,7 @@ class Player:
         )
 
     def survived(self, slug: str, faults: Collection[Fault]) -> set[Fault]:
-        """Return the faults that break nothing. Each fault is tried after every step of A, and then B runs on."""
+        """Return the faults that break nothing, even after any step of A, when B runs on."""
         broken: set[Fault] = set()
         for number, possible in enumerate(self._possible(slug, sorted(faults))):
             for fault in faults:
@@ -80,7 +80,7 @@ class Player:
         return possible
 
     def _run(self, slug: str, schedule: list[str], fault: Fault) -> Run:
-        """Run the possible choices of a schedule, then every client to its end, without recording a trace."""
+        """Run the possible choices of a schedule, then every client to its end, and record no trace."""
 
         def choose(point: SchedulingPoint) -> str:
             while schedule:

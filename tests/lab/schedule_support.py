@@ -27,14 +27,14 @@ ONE_OF_EACH_KIND = {
     *("insert-without-owner-and-expiry", "compute-and-overwrite", "lock-inside-the-transaction", "commit-after-return"),
     *("decr-and-look-at-the-sign", "redis-taken-then-the-process-dies", "redis-loses-its-last-second"),
 }
-"""Flawed rungs that together break each invariant, by each fault of a plain sandbox, on Redis, Postgres and in memory.
+"""A few flawed rungs that cover every invariant, every fault, and locks in Redis, Postgres and memory.
 
-Rungs whose clients are processes are missing here: the tests of pages play them.
+Rungs whose clients are processes are missing: the tests of pages play them.
 """
 
 
 def slow_but_for_each_kind(slugs: Iterable[str]) -> list[Any]:
-    """Return parameters for these rungs. Only those in `ONE_OF_EACH_KIND` run in the fast suite."""
+    """Return parameters for these rungs, marked slow unless they are in `ONE_OF_EACH_KIND`."""
     return [pytest.param(slug, marks=() if slug in ONE_OF_EACH_KIND else pytest.mark.slow) for slug in slugs]
 
 
@@ -51,7 +51,7 @@ def searched(slug: str, sandbox: Sandbox, *, clients: int | None = None, bounds:
 
 
 def broken_by(found: Found) -> Invariant | None:
-    """Return the invariant that the schedule found by a search breaks; None if none was found."""
+    """Return the invariant that a search has broken, or None."""
     return found.run.broken if found.run else None
 
 

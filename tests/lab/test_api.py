@@ -1,4 +1,4 @@
-"""The lab's endpoints: a rung sells only the lab's own stock, only staff set it, and all needs LAB_ENABLED."""
+"""The lab's endpoints sell only the lab's own stock, which only staff set, and need LAB_ENABLED."""
 
 from __future__ import annotations
 
@@ -119,10 +119,7 @@ def test_the_figures_show_an_oversold_sku(buyer: Buyer) -> None:
 
 
 def test_the_figures_show_unowned_units_and_repeated_orders(buyer: Buyer, redis: Redis) -> None:
-    """The figures show units that a dead process took from the counter, and repeated orders.
-
-    The tables alone look right.
-    """
+    """The figures show repeated orders, and units that a dead process took from the counter. The tables look right."""
     ledger.stock_up("a", 5)
     redis.decr("lab:{redis-taken-then-the-process-dies}:a")
     request = new_request(("a", 1))

@@ -98,7 +98,7 @@ RUNGS = (
 
 
 def hashes() -> dict[str, tuple[str, str]]:
-    """Return two hashes per rung: of the code that checks its claim, and of the code of its stress run."""
+    """Return two hashes per rung: of the code behind its verdict, and of the code of its stress run."""
     return {slug: (staleness.behaviour_of_verdict(slug), staleness.behaviour_of_stress(slug)) for slug in RUNGS}
 
 
@@ -158,10 +158,7 @@ def test_prose_outdates_no_rung(edit: Callable[..., set[str]]) -> None:
 
 
 def test_a_change_outdates_the_rungs_that_run_it(edit: Callable[..., set[str]]) -> None:
-    """A change outdates the rungs that run the changed code.
-
-    One copy has all five changes: reading a copy takes seconds.
-    """
+    """A change outdates the rungs that run the changed code. All changes share one copy, because reading it is slow."""
     script_of_a_strategy = ("inventory/counters/lua/take.lua", "tonumber(left) < item[2]", "tonumber(left) <= item[2]")
     strategy = ("inventory/strategies/guarded_update.py", "quantity)", "quantity + 1)")
     rung = ("lab/ladder/locks/setnx.py", '"locked"', '"held"')
@@ -171,13 +168,13 @@ def test_a_change_outdates_the_rungs_that_run_it(edit: Callable[..., set[str]]) 
         *("lua", "segmented-redis", "redis-loses-its-last-second", "guarded-update", "setnx"),
         *("renewal", "fair", "commit-after-return", "redis-lock"),
     }
-    # The stress run of etcd stays: it does not depend on the table of servers that a rung needs.
+    # Only the verdict depends on the table of rungs with servers of their own, so "etcd stress" is missing.
     expected = outdated | {f"{slug} stress" for slug in outdated} | {"etcd"}
     assert edit(script_of_a_strategy, strategy, rung, script_of_a_lock, row_of_a_table) == expected
 
 
 LEFT_OUT = (
-    # Repair also calls strategies that the search does not sell with; these do nothing.
+    # Repair also calls strategies that the search does not sell with. They do nothing.
     *("inventory.strategies.", "inventory.queue.", "inventory.counters.segmented."),
     "inventory.counters.whole.Counters.counted",
     # Django calls these functions to find the connection and to filter the log.
@@ -190,10 +187,7 @@ LONG_SEARCHES = ("group-commit", "renewal", "fair", "lock-table-insert", "segmen
 
 @pytest.mark.parametrize("slug", ["setnx", *(pytest.param(slug, marks=pytest.mark.slow) for slug in LONG_SEARCHES)])
 def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> None:
-    """The hash of a rung's code contains every function that a search calls.
-
-    The hash comes from reading the code; this test runs the code and records the calls.
-    """
+    """The hash of a rung covers every function that a search calls: this test runs the code and records the calls."""
     called: set[tuple[str, str]] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
@@ -225,7 +219,7 @@ def test_all_that_runs_for_an_order_is_hashed(client: Client, strategy: str) -> 
     headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Idempotency-Key": "one"}
     body = {"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}
     called: set[Path] = set()
-    client.get("/api/sales/")  # imports all views first, because importing counts as calls
+    client.get("/api/sales/")  # imports all views first, because imports count as calls
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         called.add(Path(frame.f_code.co_filename))

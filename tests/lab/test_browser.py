@@ -124,7 +124,7 @@ def test_undo_and_the_browsers_history_lead_back(open_page: Open) -> None:
 
 def test_choices_are_made_with_the_keyboard(open_page: Open) -> None:
     page = open_page("/lab/rungs/no-lock/play/")
-    # B is done after two steps, so the focus moves from its button
+    # After B's second step, its button is gone.
     for steps, focused in ((1, "#choose-b"), (2, "#status")):
         page.locator("#choose-b").focus()
         page.keyboard.press("Enter")

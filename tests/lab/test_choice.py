@@ -1,4 +1,4 @@
-"""The page "choose a lock": all answers lead to a row, with a reason against each other row, and no cell is false."""
+"""The page "choose a lock": each answer leads to one lock, with a reason against each other, and no cell is false."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_redissons_way_has_the_figures_of_its_protocol(file: Path) -> None:
     comparison = copy.deepcopy(stored())
     comparison["locks"]["report"]["peers"]["redisson"] = lock(500.0, 1.2, (1, 9), 9.9)
     file.write_text(json.dumps(comparison))
-    # The watchdog was measured with a TTL that is not its default, so the page shows the default instead.
+    # The measured TTL is not the watchdog's default, so the page names the default instead.
     assert cells("redisson")[:MEASURED] == ["not measured", "0.50", "1.2", "At most 30 s, the default of its watchdog."]
 
 

@@ -35,7 +35,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Start a command as the leader of a process group, as in a terminal."""
     command = [sys.executable, str(settings.BASE_DIR / "manage.py"), *arguments]
     there = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"}
-    # Enable Ctrl-C again: a shell makes background jobs ignore it, and the tests may be such a job.
+    # Enable Ctrl-C again, in case the tests run as a background job, for which a shell disables it.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The fix of a flawed rung survives the schedule that breaks the rung, as the rung's page replays it."""
+"""The fix of a flawed rung (a lock or way of selling) survives the schedule that breaks the rung."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from lab.workloads.registry import can_play, new_experiment
 from tests.lab.schedule_support import slow_but_for_each_kind
 
 WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
-"""On this rung's fix, A has the lock before B requests it, so the TTL cannot run out there.
-
-`test_rungs` covers that.
-"""
+"""On this rung's fix, A has the lock before B requests it, so the TTL cannot end. `test_rungs` covers that."""
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 
 @pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in FLAWED if can_play(LADDER[slug])))
 def test_a_witness_breaks_nothing_on_the_fix(sandbox: Sandbox, slug: str) -> None:
-    """A witness (the schedule that breaks a rung) breaks nothing on the rung's fix.
+    """A witness (the schedule that breaks a rung) breaks nothing on the rung's fix, where its fault must still happen.
 
-    The fix has other steps, so the witness is replayed as far as possible. Its fault must happen.
+    The fix has other steps, so the witness is replayed as far as possible.
     """
     entry, fix, stored = LADDER[slug], next_rung(slug), witness.load(slug)
     assert stored is not None

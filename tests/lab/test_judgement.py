@@ -1,4 +1,4 @@
-"""`--verify` also checks the answers of sound rungs (correct locks and ways of selling): it finds planted flaws."""
+"""`--verify` also checks what clients of sound rungs (correct locks and sales) are told: it finds planted flaws."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_lock_that_is_never_granted_is_found(sandbox: Sandbox, slug: str, monk
 def test_a_release_without_the_owner_check_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search with three clients finds a release without the owner check.
 
-    A late release of the first client frees the lock of the second, and the third gets the lock.
+    A late release of the first client frees the second one's lock for the third.
     """
     mutate_script("release", "if redis.call('GET', KEYS[1]) ~= ARGV[1] then", "if false then", sandbox, monkeypatch)
     assert_found("renewal", sandbox, "are inside at the same time")

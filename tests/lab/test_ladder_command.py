@@ -32,7 +32,7 @@ def test_verify_reports_each_claim_as_json(sandbox: Sandbox) -> None:
     assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["faults"]) == (True, 2, 2, 1)
     keys = "rung track claim verdict replays broken schedules exhausted clients preemptions faults seconds"
     assert {*keys.split()} == {*flawed} == {*sound} - {"also", "completed", "sampled"}
-    (crowd,) = sound["also"]  # `exhausted` may vary: Postgres decides which of two waiters it serves first
+    (crowd,) = sound["also"]  # may be False: Postgres decides which of two waiters it serves first
     assert (crowd["clients"], crowd["preemptions"], crowd["faults"]) == (3, 1, 1)
 
 
@@ -40,10 +40,7 @@ def test_verify_reports_each_claim_as_json(sandbox: Sandbox) -> None:
 def test_a_flawed_rung_that_is_not_reproduced_has_a_complete_line(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, broken: int | None, replays: int
 ) -> None:
-    """The report is complete for a flawed rung that was not reproduced.
-
-    Either it has no witness, or its witness breaks it only in some replays.
-    """
+    """The report is complete for a flawed rung without a witness, or with one that breaks it only sometimes."""
     if broken is None:
         monkeypatch.setattr(verify, "load", lambda slug: None)
     monkeypatch.setattr(verify, "breaks", lambda *arguments: broken)

@@ -29,7 +29,7 @@ def test_every_rung_is_on_one_level_in_the_order_of_the_ladder() -> None:
 
 @pytest.fixture
 def _no_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show the ladder without stored results, because computing whether they are out of date takes seconds."""
+    """Show the ladder without stored results, because checking whether they are out of date takes seconds."""
     monkeypatch.setattr(witness, "verdict", lambda slug: None)
     monkeypatch.setattr(witness, "stress", lambda slug: None)
 

@@ -1,6 +1,6 @@
 """Properties of the lock rungs that no schedule shows. Flawed locks are negative controls of the lock tests.
 
-The schedules are in test_rungs.py.
+test_rungs.py runs the schedules.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class TestNoLock(RungConformance): ...
 
 @control("thread-lock", fails={PROCESSES, ANY_THREAD}, passes={"test_threads_lose_no_update"})
 class TestThreadLock(RungConformance, AcrossProcessesConformance):
-    FAILS_WITH = (AssertionError, RuntimeError)  # RuntimeError, because an RLock refuses release by another thread
+    FAILS_WITH = (AssertionError, RuntimeError)  # RuntimeError, because an RLock refuses another thread's release
 
 
 @control("setnx", fails={OWNER}, passes={EXCLUDES, ONE_OBJECT, HOLD, ANY_THREAD, PROCESSES})

@@ -24,7 +24,7 @@ def _empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def links(reader: Client, address: str, page: str) -> list[str]:
-    """Return the game's links on the page at `address`. `page`, which links to it, is for error messages."""
+    """Return the game's links on the page at `address`. Errors name `page`, which links to it."""
     response = reader.get(address)
     text = response.content.decode()
     words = " ".join(re.sub(r"<[^>]*>", " ", text).split())

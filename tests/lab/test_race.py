@@ -248,10 +248,10 @@ def test_a_visitor_who_has_raced_enough_waits(
 ) -> None:
     """A visitor who has used up their race time must wait, whatever X-Forwarded-For header they send.
 
-    Behind a proxy, the address that the proxy adds identifies the visitor. Without a proxy, the header is ignored.
+    The proxy, if there is one, identifies the visitor; otherwise the header is ignored.
     """
     settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
-    # Allow one race's maximum time and a little more. A real race takes some of that, so a second one is refused.
+    # Allow one race's maximum time and a little more. The first race uses some of it, so a second is refused.
     racers = [Racer(name) for name in CHOICE["racers"]]
     monkeypatch.setattr(quota, "SECONDS_PER_VISITOR", Race("", 1, 1, racers).limit + 0.001)
     monkeypatch.setattr(child, "command", lambda race: NOTHING)

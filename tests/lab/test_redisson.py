@@ -1,4 +1,4 @@
-"""Redisson's lock: the search finds no schedule that breaks it. Without any one of its guards, the search finds one."""
+"""Redisson's lock: the search cannot break it, but breaks it without any one of its guards."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def without_publishing(monkeypatch: Patch) -> None:
 
 
 def without_asking_again(monkeypatch: Patch) -> None:
-    """Remove a guard: after subscribing, do not check whether the lock has been released in between."""
+    """Remove a guard: after subscribing, do not check whether the lock was released before."""
 
     def acquire(self: RedissonWatchdog, timeout: float | None = None) -> Lease:
         answer = self._ask(owner := self.owner())
@@ -88,10 +88,7 @@ def test_each_guard_is_needed(
 
 
 def test_a_waiter_looks_only_at_what_has_arrived(sandbox: Sandbox, monkeypatch: Patch) -> None:
-    """A waiter polls only its subscription.
-
-    It queries the lock three times: first, after subscribing, at its deadline.
-    """
+    """A waiter reads only its subscription. It queries the lock at once, after subscribing, and at its deadline."""
     held = RedissonWatchdog(sandbox.redis, "quiet").acquire()
     assert held is not None
     asked: list[str] = []

@@ -23,7 +23,7 @@ from tests.lab.schedule_support import broken_by
 
 
 class CountsTooFew(StrategySeller):
-    """A sale in which Redis offers one unit less than is on hand."""
+    """A sale in which Redis offers one unit too few."""
 
     def open(self) -> tuple[Strategy, Save]:
         opened = super().open()
@@ -32,7 +32,7 @@ class CountsTooFew(StrategySeller):
 
 
 class CountsTooFewQueued(CountsTooFew, QueueSeller):
-    """A sale through the queue in which Redis offers one unit less than is on hand."""
+    """A sale with queued orders in which Redis offers one unit too few."""
 
 
 DEMAND = Demand(2, (1, 1, 1))

@@ -115,7 +115,7 @@ def test_a_rung_is_no_strategy_of_the_shop() -> None:
 # Schedules in addition to the stored witnesses, which test_schedules.py and test_fixes.py run
 
 SCHEDULES: list[tuple[str, str, Invariant]] = [
-    # The TTL ends after the work; the fix has one step less before that.
+    # The TTL ends after the work, which on the fix is one step earlier.
     ("ttl-healed-in-one-script", "A*3, late release, A, late release, B*2, A, C*2", "one holder"),
     # B reads the stock and waits for A's lock. Its snapshot is then older than A's order.
     ("lock-under-the-wrong-isolation", "A*4, B*4", "conserved"),
@@ -141,10 +141,7 @@ def test_a_witness_on_servers_breaks_the_rung_and_not_its_fix(play: Player, slug
 def test_a_watchdog_that_runs_until_the_del_does_not_outlast_a_pause(
     play: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A watchdog that runs until the DEL helps if the release is slow.
-
-    If the process is paused, the watchdog is paused, too.
-    """
+    """A watchdog that runs until the DEL helps against a slow release, but not against a pause, which stops it, too."""
 
     @contextmanager
     def hold(self: RenewalAndPlainRelease) -> Iterator[None]:
@@ -193,16 +190,13 @@ def test_the_witness_of_a_stock_rung_ends_in_these_figures(play: Player, slug: s
 # Faults that a flawed rung survives
 
 SHOWN_ELSEWHERE = {"fence-on-write-only", "dead-head", "lock-under-the-wrong-isolation"}
-"""Rungs that a fault breaks only with a third client or one more preemption.
-
-Their witnesses and `SCHEDULES` show it.
-"""
+"""Rungs that a fault breaks only with a third client or another preemption, as witnesses and `SCHEDULES` show."""
 EXCLUDES_NOBODY = {"no-lock", "merge-without-a-lock", "answer-not-read", "for-update-without-the-row"}
 
 
 @pytest.fixture
 def _enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the stock rungs eight units, so that none sells out and only a fault can break them."""
+    """Give the stock rungs eight units, so that only a fault can break them."""
     for slug in RUNGS:
         seller = OneSegmentSeller if slug == "segmented-keys" else RungSeller
         monkeypatch.setitem(BUILDERS, slug, sale(Demand(8), seller=seller))
@@ -231,10 +225,7 @@ def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("_enough")
 def test_only_a_crash_before_the_order_is_queued_loses_the_unit(play: Player) -> None:
-    """Only a crash before the order is queued loses the unit.
-
-    After a later crash, the next buyer saves the queued order.
-    """
+    """Only a crash before the order is queued loses the unit. After a later one, the next buyer saves that order."""
     slug = "queue-after-decrement-as-two-calls"
     ends = [play(slug, steps(f"A*{number}, crash A"), faults=["crash"]) for number in range(1, 9)]
     assert [(end.broken, end.ledger["sold"]) for end in ends] == [("conserved", 1), *[(None, 2)] * 7]

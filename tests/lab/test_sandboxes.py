@@ -171,10 +171,7 @@ def test_foreign_keys_in_redis_are_kept(foreign: redis.Redis) -> None:
 
 
 def test_the_keys_of_another_shops_lab_are_kept(foreign: redis.Redis) -> None:
-    """The keys of another shop's lab are kept.
-
-    Each shop has its own Postgres, so only the mark in Redis names the owner.
-    """
+    """The keys of another shop's lab are kept, because the mark in Redis names the owner."""
     foreign.set(MARK, "Last Unit empties this: shop_lab_0 of Postgres 1")
     with pytest.raises(NotOurs, match="holds 2 keys"):
         open_sandbox(NUMBER)
@@ -314,7 +311,7 @@ def test_an_unfinished_database_is_dropped_and_no_other(other_database: Callable
 
 @contextmanager
 def another_process(number: int) -> Iterator[None]:
-    """Use a sandbox through a second connection, which Postgres cannot tell from another process."""
+    """Use a sandbox through a second connection, as another process would."""
     open_sandbox(number).close()
     settings = databases.postgres_database(number, time.monotonic() + 5)
     there = make_conninfo("", **address(settings) | {"application_name": "another process"})
@@ -327,7 +324,7 @@ def another_process(number: int) -> Iterator[None]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the sandboxes that are opened from now on. All idle sandboxes are forgotten first."""
+    """The numbers of the sandboxes that are opened from now on, starting with none."""
     numbers: list[int] = []
     original = pool._open
 
@@ -523,7 +520,7 @@ def test_a_visitors_schedule_does_not_write_to_the_shops_log(
 
 
 def test_a_connection_that_is_being_closed_has_no_backend(django_db_setup: None) -> None:
-    """A connection that is being closed has no backend process. A crashed actor's thread may still be closing it."""
+    """A connection that a crashed actor's thread has just closed has no backend process."""
     connection = psycopg.connect(**address(connections[DEFAULT_DB_ALIAS].settings_dict))
     held: Any = SimpleNamespace(database=SimpleNamespace(connection=connection))
     actor: Any = SimpleNamespace(session=None)
@@ -535,7 +532,7 @@ def test_a_connection_that_is_being_closed_has_no_backend(django_db_setup: None)
 def test_a_terminated_backend_is_gone_before_the_next_schedule(
     opened_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A terminated backend is gone before the next schedule, although the actor's thread may no longer know its id."""
+    """A terminated backend is gone before the next schedule, although the actor's thread no longer knows its id."""
     actor: Any = SimpleNamespace(name="dies", session=None)
 
     def wait_for_a_lock() -> None:

@@ -1,4 +1,4 @@
-"""Rungs whose lock is in Postgres: no schedule breaks the sound ones, and the search finds planted flaws."""
+"""Rungs whose lock is in Postgres: the search breaks no sound one, and finds planted flaws."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_flaw_in_a_sound_rung_is_found(sandbox: Sandbox, monkeypatch: pytest.M
 def test_a_release_without_the_owner_check_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search with three clients finds a release without the owner check.
 
-    A late release of the first client frees the lock of the second, and the third gets the lock.
+    A late release of the first client frees the second one's lock for the third.
     """
     before = insert.DELETE
     monkeypatch.setattr(insert, "DELETE", before.replace("owner = $2", "$2::text IS NOT NULL"))
@@ -89,10 +89,7 @@ def test_a_lease_that_is_not_renewed_is_found(sandbox: Sandbox, monkeypatch: pyt
 
 
 def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
-    """The release wakes a waiter.
-
-    B queries the lock, joins the queue, listens from its fourth step on, and queries again.
-    """
+    """A release wakes a waiter: B queries the lock, joins the queue, listens (fourth step), and queries again."""
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 2)
     assert not [step for step in run.steps if step.forced]
@@ -101,7 +98,7 @@ def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
 def test_a_waiter_takes_over_from_a_crashed_holder_after_the_ttl(sandbox: Sandbox) -> None:
     run = replay("lock-table-insert", ["A", "crash A"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["told yes"]) == (None, 1)
-    # Time passes twice: until shortly before the expiry, where waiters poll, then beyond the expiry.
+    # Time passes twice: until just before the expiry, for polling waiters, then beyond it.
     assert [step.choice for step in run.steps if step.forced] == ["time", "time"]
 
 
@@ -187,7 +184,7 @@ def busy(sandbox: Sandbox) -> Iterator[psycopg.Connection[Any]]:
         finally:
             connection.execute("ALTER SYSTEM RESET autovacuum_naptime")
             connection.execute("SELECT pg_reload_conf()")
-            connection.execute("DROP TABLE busy")  # cancels autovacuum after deadlock_timeout
+            connection.execute("DROP TABLE busy")  # autovacuum gives way after deadlock_timeout
             connection.execute("DROP FUNCTION stays")
 
 
@@ -198,7 +195,7 @@ def test_a_wait_for_autovacuum_does_not_count_as_blocked(sandbox: Sandbox, busy:
         ("SELECT pg_advisory_lock(1)", True),
     ):
         with closing(psycopg.connect(sandbox.conninfo, autocommit=True)) as client:
-            client.execute("SET deadlock_timeout = '600s'")  # keeps autovacuum from being cancelled
+            client.execute("SET deadlock_timeout = '600s'")  # keeps autovacuum from giving way
             actor = Actor("A", str, SimpleQueue(), sandbox.clock, SteppedWatchdog())
             actor.session = SimpleNamespace(pid=client.info.backend_pid)
             client.pgconn.send_query(statement.encode())

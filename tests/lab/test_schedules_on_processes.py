@@ -25,7 +25,7 @@ def test_a_step_in_memory_names_its_line(sandbox: Sandbox) -> None:
 
 
 def test_workers_of_one_program_share_its_process_lock(sandbox: Sandbox) -> None:
-    """Workers of one program share its process lock. The schedule that breaks the thread lock does not break it."""
+    """Workers of one program share its process lock, so the schedule that breaks the thread lock breaks nothing."""
     broken = explore(new_experiment(LADDER["thread-lock"], sandbox), Bounds(), (), "one holder").run
     assert broken is not None
     run = replay("process-lock", broken.schedule, sandbox, clients=2, to_the_end=True)

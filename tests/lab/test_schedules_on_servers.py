@@ -50,7 +50,7 @@ SIZE = 50
 
 @pytest.fixture(autouse=True)
 def installed(request: pytest.FixtureRequest) -> None:
-    """Skip rungs whose servers are not installed. In CI, these tests fail instead."""
+    """Skip rungs whose servers are not installed. In CI, their tests fail instead."""
     slug = request.node.callspec.params.get("slug") if hasattr(request.node, "callspec") else None
     needs_zookeeper = slug in (
         "woken-means-mine",
@@ -153,7 +153,7 @@ def test_a_random_witness_is_shortened(sandbox: Sandbox, slug: str) -> None:
 def test_the_failover_that_makes_a_second_holder_does_not_in_a_quorum(sandbox: Sandbox, slug: str) -> None:
     """A quorum survives the failover that gives a single server's lock to a second holder.
 
-    The server that granted A's lock is lost. One of the remaining servers has not heard of the grant.
+    The server that granted A's lock is lost, and another one has not heard of the grant.
     """
     schedule = ["A"]
     while "A" not in (run := replay(slug, schedule, sandbox)).steps[-1].holders:
@@ -180,7 +180,7 @@ def test_redlock_on_durable_nodes_survives_a_restart(sandbox: Sandbox) -> None:
 
 
 def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a step starts also ends in it, even if a failed connect takes longer than the vote."""
+    """A step ends only when its connects have ended, even a failing one that takes longer than Redlock's vote."""
     original = nodes.open_connection
 
     def slowly(*arguments: Any) -> Any:
@@ -198,7 +198,7 @@ def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.Mon
 
 # A Redis that restarts
 
-"""Case of these tests: A has taken the last unit from the counter in Redis, and a restart of Redis loses that."""
+"""In these tests, A takes the last unit from the counter in Redis, and a restart of Redis loses that."""
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_restarted_redis_has_its_snapshot(restarting: RestartingSandbox) -> No
 def test_a_restart_that_loses_nothing_breaks_nothing(
     restarting: RestartingSandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control of restoring a snapshot: a restart that loses no data breaks nothing."""
+    """Negative control: a restart of Redis that loses no data breaks nothing."""
     lose = RestartingSandbox.restart
     monkeypatch.setattr(RestartingSandbox, "restart", lambda self: (self.save_snapshot(), lose(self)))
     run = replay("redis-loses-its-last-second", ["A", "restart"], restarting, to_the_end=True)
@@ -234,10 +234,7 @@ def test_a_restart_that_loses_nothing_breaks_nothing(
 def test_restoring_the_snapshot_has_the_outcome_of_a_restart(
     sandbox: Sandbox, restarting: RestartingSandbox, slug: str, broken: str | None
 ) -> None:
-    """Restoring the snapshot has the same outcome as a real restart.
-
-    One difference is allowed: a real restart drops the next client's connection, and the client tries again.
-    """
+    """Restoring the snapshot has the same outcome as a real restart, except that a restart drops a connection."""
     for steps in range(6):
         schedule = ["A"] * steps + ["restart"]
         runs = [replay(slug, schedule, where, to_the_end=True) for where in (sandbox, restarting)]

@@ -1,4 +1,4 @@
-"""The search finds planted flaws, prunes only equivalent schedules, and reports how far it went."""
+"""The search finds planted flaws, skips only equivalent schedules, and reports how far it went."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ OFFERED_BEFORE = " and redis.call('EXISTS', KEYS[4]) == 0"
 def test_a_lock_that_is_offered_to_the_dead_again_and_again_is_found(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, known: bool, broken: Invariant | None
 ) -> None:
-    """Only the fault `crash` reveals endless offers to a dead waiter. It dies asleep before the holder's release."""
+    """Only the fault `crash` reveals endless offers to a waiter that died asleep before the holder's release."""
     if not known:
         mutate_script("acquire", OFFERED_BEFORE, "", sandbox, monkeypatch)
     found = explore(new_experiment(LADDER["fair"], sandbox), Bounds(preemptions=2, faults=1), ("crash",), None)
@@ -158,10 +158,7 @@ def test_a_deep_search_that_breaks_a_rung_says_so(sandbox: Sandbox, monkeypatch:
 
 
 def test_a_random_sample_follows_where_the_search_reaches_its_limit(sandbox: Sandbox) -> None:
-    """After the search reaches its limit, a random sample follows.
-
-    The first 20 schedules in order do not break this rung, but a few hundred random ones do.
-    """
+    """When the search reaches its limit, a random sample follows: here it finds what the first 20 schedules do not."""
     entry = LADDER["set-nx-ex"]
     found = find(entry, sandbox, Bounds(preemptions=2, faults=1, schedules=20), lambda done: None, 3)
     assert found.run is None
@@ -206,7 +203,7 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
 
 
 def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker may start before the clients. The search lets only client A start first, because clients are alike."""
+    """The worker may start before the clients. Of the clients, which are alike, only A starts first."""
     first = set()
     play = Scheduler.play
 
@@ -221,7 +218,7 @@ def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: py
 
 
 def test_clients_that_wait_for_each_other_are_ended(sandbox: Sandbox) -> None:
-    """When clients that wait for each other are ended, none of them takes a killed client's lock and keeps it."""
+    """Clients that wait for each other are ended, and none of them keeps a killed client's lock."""
     for _ in range(10):
         began = time.monotonic()
         assert replay("file-lock", [], sandbox, clients=3).broken is None

@@ -25,7 +25,7 @@ BROKEN_ALONE = {
     "decr-and-look-at-the-sign",
     "duplicate-click",
 }
-"""Rungs that treat the second client wrongly even after the first one is done."""
+"""Rungs that treat the second client wrongly although the first one is done."""
 
 
 @pytest.mark.parametrize("slug", PLAYABLE)

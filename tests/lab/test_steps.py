@@ -20,7 +20,7 @@ HARMLESS = QUIET | {"WATCH"}
 
 
 def test_the_server_agrees_which_commands_only_read(sandbox: Sandbox) -> None:
-    """The server agrees which commands only read. If one of them wrote, the search would skip schedules it must try."""
+    """The server agrees which commands only read. Otherwise the search would skip schedules that it must try."""
     for name in sorted((READS | QUIET) - HARMLESS):
         [(_, _, flags, *_)] = sandbox.redis.execute_command("COMMAND INFO", name)
         assert b"readonly" in flags, name

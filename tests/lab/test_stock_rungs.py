@@ -1,6 +1,6 @@
-"""Properties of the stock rungs that no schedule shows: carts, refusals, keys, outages of Redis, and the ledger.
+"""Properties of the stock rungs (ways of selling) that no schedule shows: carts, refusals, keys, outages, ledger.
 
-The schedules are in test_rungs.py.
+test_rungs.py runs the schedules.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def buy(slug: str, sku: str = "a", quantity: int = 1) -> Placement:
 
 @pytest.mark.parametrize(("slug", "on_hand"), [("compute-and-overwrite", 0), ("subtract-in-sql", -3)])
 def test_when_all_read_before_any_writes_the_last_unit_is_sold_to_all(slug: str, on_hand: int) -> None:
-    """Negative control of `meeting_before_the_write`: if all read before any writes, all get the unit."""
+    """Negative control of `meeting_before_the_write`: flawed rungs sell the last unit to all early readers."""
     ledger.stock_up("a", 1)
     assert count_by_kind(meeting_before_the_write(*[partial(buy, slug)] * 4)) == {"COMMITTED": 4}
     figures = ledger.figures("a")
@@ -61,7 +61,7 @@ def test_one_buyer_after_the_other_gets_the_right_answer(redis: Redis, slug: str
     with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
         RUNGS[slug].place(new_request(("a", 1), ("b", 2)), ledger.save)
     assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 2, 2, 0), Figures("b", 1, 1, 0)]
-    redis.flushall()  # remove locks and wrong counters that some flaws leave behind
+    redis.flushall()  # some flaws leave locks or wrong counters behind
     ledger.stock_up("a", 2)
     assert [buy(slug), buy(slug)] == [Placement.COMMITTED] * 2
     with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):

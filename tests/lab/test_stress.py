@@ -30,7 +30,7 @@ __all__ = ["installed"]
 pytestmark = pytest.mark.slow
 
 ENOUGH = 1500
-"""Number of attempts that is enough for a rung that breaks by chance once in a hundred attempts."""
+"""Attempts that are enough to break a rung that breaks by chance once in a hundred attempts."""
 
 
 def attempts(slug: str, sandbox: Sandbox, number: int, steps: int = 1, **changed: Any) -> Any:
@@ -93,7 +93,7 @@ def test_the_checker_decides(sandbox: Sandbox, slug: str, monkeypatch: pytest.Mo
 
 
 def test_a_fault_happens_in_most_attempts(sandbox: Sandbox) -> None:
-    """A fault happens in most attempts. It is possible only while the lock is held, so some attempts have none."""
+    """A fault happens in most attempts: not in all, because it needs a held lock."""
     played = list(attempts("renewal", sandbox, 30, steps=8))
     assert all(violation is None for _, violation in played)
     assert sum(attempt.happened for attempt, _ in played) > 15
@@ -108,7 +108,7 @@ def test_a_crashed_client_leaves_a_lock_that_expires(sandbox: Sandbox) -> None:
 
 
 def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waiting client may crash at a step of another client, because it takes no steps itself."""
+    """A waiting client, which takes no steps itself, may crash at a step of another client."""
     seen, original = set(), Attempt._crash
 
     def crash(attempt: Attempt, client: Client) -> None:
@@ -127,7 +127,7 @@ def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, mon
 
 
 class Sleepers(RedisLockWorkload):
-    """Clients that sleep longer than a stuck run may last, but look less often than a stuck client."""
+    """Clients that sleep longer than a stuck run may last, but that check less often than a stuck client."""
 
     def work(self, name: str, client: Any, lock: Any) -> str:
         for _ in range(LOOKS - 1):
@@ -155,10 +155,7 @@ def test_looking_for_a_notification_is_no_step(sandbox: Sandbox, monkeypatch: py
 
 
 def test_only_one_thread_closes_the_gate() -> None:
-    """Only one of two threads closes the gate.
-
-    The second does not wait for the first: each might wait for the other.
-    """
+    """Only one of two threads closes the gate. Neither waits for the other, which could be a deadlock."""
     gate = Gate(0)
     with gate.closed(wait=True) as first, gate.closed(wait=True) as second:
         assert (first, second) == (True, False)

@@ -42,9 +42,9 @@ def test_segments_are_measured(redis: Redis) -> None:
     assert (one["segments"], five["segments"]) == (1, 5)
     assert [cell["work_ms"] for cell in five["work"]] == [5.0]
     assert all(cell["orders_per_s"] > 0 for row in (one, five) for cell in row["work"])
-    # With one segment, no order needs other segments. Five segments of 20 units cannot all sell out in threes.
+    # With one segment, no order needs others. Five segments of 20 units cannot all sell out in threes.
     assert one["held_all"] == 0 < five["held_all"]
-    # The warm-up, and each number of segments with work and when sold out, saves orders in a sale of its own.
+    # Each measurement saves its orders in its own sale: the warm-up, then two per number of segments.
     assert set(Order.objects.values_list("sale", flat=True)) == set(Sale.objects.values_list("pk", flat=True))
     assert Sale.objects.count() == 1 + 2 * 2
 
@@ -53,7 +53,7 @@ def test_segments_are_measured(redis: Redis) -> None:
 def test_orders_that_hold_all_locks_are_counted(redis: Redis) -> None:
     """Orders that need the locks of all segments are counted.
 
-    One client empties five segments of 20 units down to 2 each. To sell 9 of these 10 units, it needs all locks.
+    Five segments of 20 units are emptied down to 2 each. Selling 9 of these 10 units needs all locks.
     """
     sold = bursts.measure(
         clients.run, "segmented-lock", create_customers(1), seconds=60, units=100, segments=5, quantity=3

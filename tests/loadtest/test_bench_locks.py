@@ -48,7 +48,7 @@ def test_the_last_line_is_json_with_all_locks_and_peers() -> None:
 
 
 def test_recovery_of_a_peer_takes_its_ttl() -> None:
-    """Recovery of a competing library takes its TTL, although its waiter blocks for longer than a socket timeout."""
+    """Recovery of a competing lock takes its TTL, although its waiter blocks longer than a socket timeout."""
     done = bench("--recovery", "--only", "python-redis-lock")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["peers"].values()

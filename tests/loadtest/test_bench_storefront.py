@@ -147,7 +147,7 @@ def test_the_goals_are_missed_by_what_misses_them() -> None:
 def test_a_short_run(environment: dict[str, str]) -> None:
     """A short run meets its goals.
 
-    The run includes a negative control: without nginx's cache, each poll reaches the shop.
+    It includes a negative control: without nginx's cache, each poll reaches the shop.
     """
     done = subprocess.run(
         [sys.executable, "-m", "loadtest.bench", "storefront", "--rates", "40", "--seconds", "1.5", "--json"],

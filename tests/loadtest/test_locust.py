@@ -51,12 +51,9 @@ def test_the_verdict_is_a_row_and_the_exit_status(
 def test_without_a_shop_it_ends_at_once_and_says_what_to_do(
     environment: dict[str, str], options: tuple[str, ...], closed: bool
 ) -> None:
-    """Without a shop, Locust ends at once with advice, even if its output is closed, as with `| head -1`.
-
-    Otherwise every buyer would retry for minutes.
-    """
+    """Without a shop, Locust ends at once with advice, even if its output is closed, as by `| head -1`."""
     command = locust(f"http://127.0.0.1:{free_port()}", "--headless", "--users", "5", *options)
-    # Buffer the output, so that the flush at the end is what fails.
+    # Buffer the output, so that the last flush fails.
     environment = {name: value for name, value in environment.items() if name != "PYTHONUNBUFFERED"}
     reading, writing = os.pipe()
     if closed:

@@ -40,7 +40,7 @@ ALL = [argument for strategy in NAMES for argument in ("--strategy", strategy)]
 BURSTS = {
     "a hundred units": (["--stock", "100"], {"stock": 100, "attempted": 200, "refused": 100, "sold": 100}),
     "the last unit": (["--stock", "1"], {"attempted": 200, "sold": 1, "refused": 199}),
-    # There are enough attempts that some of the last buyers want just one unit, and get the last one.
+    # With this many attempts, some of the last buyers want only one unit, so the last unit is sold.
     "carts": (["--stock", "20", "--skus", "3", "--attempts", "300"], {"stock": 60, "sold": 60}),
 }
 
@@ -83,9 +83,9 @@ def test_the_time_limit_ends_the_burst_with_a_verdict(manage: Manage, shop: str)
 
 @pytest.mark.django_db
 def test_more_buyers_than_open_files_are_refused_before_the_burst() -> None:
-    """If a process may open too few files for its buyers, `rush` refuses to start.
+    """`rush` refuses more buyers than its process may open files.
 
-    A separate process tests this, because a process cannot raise its limit again.
+    A separate process tests this, because a process cannot raise its lowered limit again.
     """
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 500))\n"

@@ -33,7 +33,7 @@ PARENT_WITHOUT_DEATH_SIGNAL = (
 
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
     """Run a script that may import the project, in a new session and with its output in a pipe."""
-    # Enable Ctrl-C again: a shell makes background jobs ignore it, and the tests may be such a job.
+    # Enable Ctrl-C again, in case the tests run as a background job, for which a shell disables it.
     prologue = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command = [sys.executable, "-c", prologue + code, *map(str, args)]
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True)
@@ -73,7 +73,7 @@ def processes_in(folder: Path) -> list[psutil.Process]:
 
 
 def of_each(ask: Callable[[psutil.Process], Answer], processes: Iterable[psutil.Process]) -> list[Answer]:
-    """Call `ask` with each process, and skip those that have ended: a Postgres backend ends with its client."""
+    """Call `ask` with each process, and skip processes that have ended in the meantime."""
     answers = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):

@@ -30,7 +30,7 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-# This statement never waits. Its backend therefore never notices that the postmaster has ended.
+# This statement never waits, so its backend never notices that the postmaster has ended.
 BUSY = "DO $$ BEGIN LOOP END LOOP; END $$"
 
 
@@ -135,7 +135,7 @@ def test_other_processes_are_not_orphans(folder: RunFolder, other_folder: RunFol
         ("postgres", f"--cluster_name={Postgres(other_folder.postgres).cluster}"),
     ]
     if os.geteuid() == 0:
-        bystanders.append(("valkey-server", socket))  # looks like a server, but belongs to another user
+        bystanders.append(("valkey-server", socket))  # looks like a server, but another user runs it
     processes = []
     for command, *more in bystanders:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""When a child process is stopped or its parent dies, the child and every process that it started end."""
+"""A child process, and every process that it started, ends when it is stopped or its parent dies."""
 
 import os
 import re
@@ -20,7 +20,7 @@ DEFAULT_INTERRUPT = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {PAUSE}"
 STARTS_ONE = f"import signal, subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); signal.pause()"
 LEAVES_ONE_BEHIND = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {PAUSE!r}]).pid)"
-# A grandchild asks the kernel for a signal at the death of a process that is not its parent.
+# A grandchild asks for a signal at its parent's death, but names another process as parent.
 GRANDCHILD = """
 import os, signal
 from servers.process import _request_death_signal
@@ -217,7 +217,7 @@ def test_it_ends_when_its_parent_dies(log: Path, number: signal.Signals, told: s
 
 
 def test_a_watcher_goes_with_its_child(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watcher ends with its child and sends no signal: another process may have got the child's id."""
+    """A watcher ends with its child and sends no signal, because another process may have got the child's id."""
     monkeypatch.setattr(process, "ON_LINUX", False)
     child = child_of(PAUSE, log)
     child.start()

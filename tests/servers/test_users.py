@@ -44,7 +44,7 @@ with Servers(folder) as servers:
 print(server_processes(folder))
 print(oct(folder.path.stat().st_mode & 0o777))
 """
-# Report which data of the servers a user's program can read. Import as root, before the change of user.
+# Report which server data a user's program can read. Import as root, before the change of user.
 READER = """
 import os
 import psycopg, redis
