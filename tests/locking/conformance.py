@@ -47,22 +47,22 @@ from tests.locking.support import (
 from tests.waiting import PATIENCE, wait_for
 
 SHORT = 0.5
-"""Seconds: a TTL that a test waits for to end."""
+"""Seconds: a TTL so short that a test can wait for its end."""
 
 RENEWED = 2.0
-"""Seconds: a TTL that a test renews in time, even if the machine stalls for a second."""
+"""Seconds: a TTL that can be renewed in time, even if the machine stalls for a second."""
 
 LONG = 60.0
 """Seconds: a TTL longer than any test."""
 
 BUSY = 1.0
-"""Extra seconds that a busy machine may need, for example to wake a thread or open a connection."""
+"""Extra seconds for a busy machine, for example to wake a thread."""
 
 CONTENDERS = pytest.mark.parametrize(("contenders", "times"), [(10, 10), pytest.param(200, 1, marks=pytest.mark.slow)])
 """Numbers of threads, and how often each one takes the lock."""
 
 WITHOUT_THE_LOCK = ("test_without_the_lock_processes_lose_updates", "test_without_the_lock_threads_lose_updates")
-"""Negative controls that do not use the lock. In the fast suite, one lock with each kind of cell runs them."""
+"""Negative controls without a lock. In the fast suite, one lock per kind of `Cell` runs them."""
 
 
 Tests = TypeVar("Tests", bound="type[LockConformance]")
@@ -102,7 +102,7 @@ def slow(*names: str) -> Callable[[Tests], Tests]:
 
 
 def _copy(test: Callable[..., object]) -> Callable[..., object]:
-    """Copy a test function. Marks are stored in the function, which subclasses would share."""
+    """Copy a test function, because marks are stored in the function, which subclasses share."""
 
     @wraps(test)
     def run(*args: Any, **fixtures: Any) -> object:
@@ -122,7 +122,7 @@ def fails(*names: str) -> Callable[[Tests], Tests]:
 
 
 class LockConformance(ABC):
-    """What every lock guarantees. `recipe` is a fixture in conftest.py or in the subclass.
+    """What every lock guarantees. The fixture `recipe`, of conftest.py or the subclass, makes the locks under test.
 
     Attributes:
         SHORT: a TTL that a test waits out, in seconds; longer where the server has a longer minimum.
@@ -143,12 +143,12 @@ class LockConformance(ABC):
         """Return how many waiters of the lock are asleep."""
 
     def is_asleep(self, thread: int) -> bool:
-        """Return whether the client of a waiting thread can handle an interrupt at this moment."""
+        """Return whether the client of a waiting thread can handle an interrupt now."""
         return True
 
     @abstractmethod
     def traces(self, lock: Lock) -> dict[str, int]:
-        """Count, by kind, what the lock has left behind on its server and in this process: keys, connections, …"""
+        """Count, by kind, what the lock leaves on its server and in this process: keys, connections, …"""
 
     @pytest.fixture(autouse=True)
     def _impatient(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
@@ -187,7 +187,7 @@ class LockConformance(ABC):
         assert {name for name in CONFORMANCE if getattr(declared, name)} == {
             name for name, tests in CONFORMANCE.items() if isinstance(self, tests)
         }
-        # Tests of `across_machines` need servers whose connections can be cut. The lab's recipes have none.
+        # The tests of `across_machines` cut servers off, which the lab's locks do not allow.
         remote = declared.across_machines and hasattr(recipe, "servers")
         assert remote is isinstance(self, AcrossMachinesConformance)
         scripted = getattr(recipe, "RELEASE", b"") == b"EVALSHA"
@@ -356,7 +356,7 @@ class LockConformance(ABC):
         async def all_at_once() -> None:
             asyncio.get_running_loop().set_default_executor(
                 ThreadPoolExecutor(11)
-            )  # one thread per waiter, and one more for the holder's release
+            )  # one thread per waiter, and one for the release
             await asyncio.gather(*[add() for _ in range(10)])
 
         asyncio.run(all_at_once())
@@ -406,7 +406,7 @@ class LockConformance(ABC):
             return late
 
         with lock.hold():
-            # One quick try is enough, because a busy machine is slow at times.
+            # One quick try is enough on a busy machine.
             wait_for(lambda: late_by() < 0.4)
             assert self.waiters(lock) == 0
 
@@ -429,7 +429,7 @@ class LockConformance(ABC):
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with lock.hold():
-                assert other.acquire(timeout=SHORT) is None  # opens the connections that stay open
+                assert other.acquire(timeout=SHORT) is None  # Open the connections that stay open.
                 before = self.all_traces(lock)
                 thread = threading.Thread(target=interrupt)
                 thread.start()
@@ -447,7 +447,7 @@ class LockConformance(ABC):
     def test_it_leaves_nothing_behind(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
         with lock.hold():
-            assert other.acquire(timeout=SHORT) is None  # opens the connections that stay open
+            assert other.acquire(timeout=SHORT) is None  # Open the connections that stay open.
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
             with lock.hold(timeout=LONG):  # a busy machine may respond late
@@ -461,7 +461,7 @@ class LockConformance(ABC):
         self.fail_12_tries(make_lock(), make_lock(), timeout=0.03)
 
     def fail_12_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
-        """Fail in four threads at once, so that some waiters queue behind others. Check that nothing is left behind."""
+        """Fail in four threads at once, so that some waiters queue behind others, and leave nothing behind."""
 
         def try_in_vain(times: int) -> None:
             for _ in range(times):
@@ -496,7 +496,7 @@ class FencedConformance(LockConformance):
 
     @abstractmethod
     def forget(self, lock: Lock) -> None:
-        """Make the server drop the lock's state, as it does for a lock that is not used for a long time."""
+        """Make the server drop the lock's state, as after long disuse."""
 
     def test_a_fence_grows_with_every_grant(self, make_lock: MakeLock) -> None:
         lock = make_lock()
@@ -545,10 +545,7 @@ class AcrossProcessesConformance(LockConformance):
 
     @pytest.mark.parametrize("patched", ["late", pytest.param("first", marks=pytest.mark.slow)])
     def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any, patched: str) -> None:
-        """Each of twenty greenlets has its own lease.
-
-        They run in a separate process, because gevent patches all of it.
-        """
+        """Each of twenty greenlets has its own lease, in a separate process because gevent patches it."""
         recipe.cell(name).write(0)
         subprocess.run(
             [sys.executable, "-m", "tests.locking.greenlets", patched],
@@ -587,7 +584,7 @@ class AcrossMachinesConformance(LockConformance):
         lease = acquired(lock)
         link.lose_the_answer(link.recipe.RELEASE)
         try:
-            ours = lease.release()  # some locks repeat the request themselves
+            ours = lease.release()  # some locks repeat the request by themselves
         except LockUnavailable:
             with make_lock().hold(timeout=PATIENCE) as other:
                 ours = lease.release()
@@ -603,9 +600,8 @@ class AcrossMachinesConformance(LockConformance):
     def test_it_works_after_a_restart(self, link: Link, name: str) -> None:
         """After a restart, a lease is held or lost as declared, but there are never two holders.
 
-        In the end a waiter is granted the lock or raises LockUnavailable. Its place in the queue may remain for its
-        TTL.
-        Clients are cut off until the servers are ready: some servers accept earlier requests and never answer them.
+        A waiter is granted the lock or raises LockUnavailable. Clients are cut off until the servers are ready, because
+        some servers accept earlier requests and never answer them.
         """
         lock, other, third = (self.made(link.recipe, name, **options) for options in ({}, {}, self.IMPATIENT))
         survives = lock.capabilities.survives_restart
@@ -719,7 +715,7 @@ class SurvivesNodeLossConformance(LockConformance):
 
     @pytest.fixture
     def on_several_servers(self, make_lock: MakeLock) -> MakeLock:
-        """Return a function that makes locks on several servers. Override it if all other tests use only one server."""
+        """Return a function that makes locks on several servers. Override it if other tests use one server."""
         return make_lock
 
     def test_it_is_granted_without_a_minority(self, on_several_servers: MakeLock) -> None:
@@ -849,7 +845,7 @@ class RenewsConformance(LockConformance):
         assert lock.capabilities.renews
         with lock.hold() as lease:
             assert make_lock(ttl=RENEWED).acquire(timeout=1.5 * RENEWED) is None
-            # Try again: on a busy machine, the waiter may not have tried after the end of the TTL.
+            # Try again, because on a busy machine the waiter may not have tried after the TTL.
             assert make_lock(ttl=RENEWED).acquire(blocking=False) is None
             lease.check()
 
@@ -895,7 +891,7 @@ class RenewsConformance(LockConformance):
     def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: MakeLock) -> None:
         with make_lock(ttl=self.SHORT).hold() as lease:
             assert lease.token in watchdog._watched
-            # The child has no watchdog thread. Its next lease would start one.
+            # The child has no watchdog thread until its next lease.
             assert in_fork(lambda: f"{renewing()} {[*watchdog._watched]}") == "False []"
 
     def test_a_forked_child_renews_for_itself(self, make_lock: MakeLock, recipe: Recipe, name: str) -> None:
@@ -1044,7 +1040,7 @@ class QuietWaitConformance(LockConformance):
             start = time.monotonic()
             attempt = threads.submit(make_lock().acquire, timeout=timeout)
             wait_for(lambda: self.waiters(lock) == others + 1)
-            # Wake the waiter until the deadline. If each wake-up restarted its wait, it would wait too long.
+            # Wake the waiter until the deadline, to see that a wake-up does not restart its wait.
             while not attempt.done() and time.monotonic() < start + timeout + BUSY:
                 wake()
                 wait([attempt], 0.01)
@@ -1095,4 +1091,4 @@ CONFORMANCE: dict[str, type[LockConformance]] = {
     "survives_holder_crash": SurvivesHolderCrashConformance,
     "survives_node_loss": SurvivesNodeLossConformance,
 }
-"""The tests of each capability. Tests of `across_machines` need servers whose connections can be cut."""
+"""The tests of each capability. Those of `across_machines` cut servers off."""

@@ -1,4 +1,4 @@
-"""Helpers of the tests of EtcdLock: picklable recipes that make locks, and an observer of the server."""
+"""Helpers of the tests of EtcdLock: picklable recipes (factories of locks), and an observer of the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def running_etcd(*extra: str) -> Iterator[Etcd]:
-    # Import late: over a hundred short-lived processes import this file, and few start a server.
+    # Import late, because over a hundred short-lived processes import this file.
     from servers.etcd import Etcd
     from servers.folder import RunFolder
 
@@ -63,7 +63,7 @@ class EtcdRecipe:
     host: str
     port: int
     folder: Path
-    """Folder of the files with the counter cells."""
+    """Folder for the files of `FileCell`."""
     own: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""A program in which twenty greenlets add one under a lock. It is separate because gevent patches the whole process.
+"""A program in which twenty greenlets add one under a lock, separate because gevent patches the whole process.
 
 With the argument `late`, gevent patches the process after `locking` was imported.
 """

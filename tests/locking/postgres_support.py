@@ -29,7 +29,7 @@ from servers.postgres import DATABASE, PORT, USER, Postgres
 from tests.locking.support import Address, FileCell, Patch, acquired
 from tests.waiting import PATIENCE, wait_for
 
-# Allow for 25 processes with several sessions each. The log shows each statement with its application name.
+# Allow 25 processes with several sessions each, and log each statement with its application name.
 EXTRA = ("--max_connections=400", "--log_statement=all", "--log_line_prefix=<%a>", "--deadlock_timeout=100ms")
 
 
@@ -85,10 +85,10 @@ class PostgresRecipe:
         return replace(self, conninfo=make_conninfo(self.conninfo, host=host, port=port, sslmode="disable"))
 
     def close(self) -> None:
-        """Do nothing: a recipe has no client, because each grant and each wait has its own connection."""
+        """Do nothing: a recipe has no client."""
 
 
-_add_row_once = functools.cache(add_row)  # cached, because it opens a session and tests make many objects of one lock
+_add_row_once = functools.cache(add_row)  # cached, because it opens a session and tests make many such objects
 
 RELEASES = {AdvisoryLock: b"pg_advisory_unlock", RowLock: b"COMMIT", InsertLock: b"DELETE FROM lock_grant"}
 
@@ -121,7 +121,7 @@ class PostgresTraces:
     def waiters(self, lock: Lock) -> int:
         """Count the waiters that sleep at the server, and those that wait behind them in this process.
 
-        A waiter for the row of an InsertLock does not count, because it is not in the queue yet.
+        A waiter for the row of an InsertLock is not in the queue yet.
         """
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
         in_line = """
@@ -135,7 +135,7 @@ class PostgresTraces:
         return asleep + (local if asleep else 0)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        """Count what is left, after the server has noticed all closed connections."""
+        """Count what is left once the server has noticed all closed connections."""
         wait_for(
             lambda: self.connections(lock.name) == sum(opened._lock == lock.name for opened in list(session._open)),
             "the server to notice which connections are closed",
@@ -150,7 +150,7 @@ class PostgresTraces:
         }
 
     def written(self, lock: Lock) -> int:
-        """Count changed rows, after ended sessions have reported their changes to the server's statistics."""
+        """Count changed rows once ended sessions have reported their changes."""
         ours = "SELECT count(*) FROM pg_stat_activity WHERE starts_with(application_name, 'lock ')"
         wait_for(lambda: self.one(ours) <= len(session._open), "the server to notice which connections are closed")
         return int(self.one("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
@@ -162,7 +162,7 @@ class PostgresTraces:
 
 
 def apart(lock: Any) -> Any:
-    """Return a copy of the lock that behaves as in another process: its waiters use their own queue."""
+    """Return a copy of the lock whose waiters have their own queue, as in another process."""
     other = copy(lock)
     other._sessions = SharedSessions((type(lock), object(), lock.name), lock._sessions._conninfo, lock.name)
     return other
@@ -219,7 +219,7 @@ class SessionWaits:
 
 
 class InsertWaits:
-    """Wakes and delays waiters of an InsertLock. The first of its waiters listens for notifications."""
+    """Wakes and delays waiters of an InsertLock, of which the first listens for notifications."""
 
     admin: psycopg.Connection[Any]
 

@@ -24,10 +24,7 @@ class Proxy:
         self.open = True
         """Whether the proxy accepts connections."""
         self.lose: bytes | None = None
-        """When a request contains these bytes, cut the connection instead of returning the response.
-
-        This happens once.
-        """
+        """When a request contains these bytes, cut the connection instead of returning the response, once."""
         self.cuts = 0
         """How many responses were dropped."""
         threading.Thread(target=self._accept, daemon=True).start()

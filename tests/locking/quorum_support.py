@@ -63,10 +63,7 @@ class Quorum:
         return [member for member in self.cluster.members if member is not leader]
 
     def recipe(self, *members: Any, own: int = 0) -> EtcdRecipe | ZooKeeperRecipe:
-        """Return a recipe for clients of these members.
-
-        etcd's client has only one address: that of the first member.
-        """
+        """Return a recipe for clients of these members. etcd's client uses only the first member."""
         if self.is_etcd:
             return EtcdRecipe(members[0].host, members[0].port, self.folder, own)
         return ZooKeeperRecipe(",".join(member.hosts for member in members), self.folder, own)

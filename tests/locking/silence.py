@@ -19,10 +19,10 @@ DROP_EVERY_PACKET = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def drop_packets(descriptor: int) -> None:
-    """Make the kernel drop every packet that arrives for a TCP socket, answer none, and send none by itself.
+    """Make the kernel drop all packets to a TCP socket, answer none, and send none by itself.
 
-    A proxy that forwards nothing, or a stopped process, does not simulate a dead machine: its kernel still answers the
-    peer's keepalives. Keepalives of this side are turned off, because without answers they would end the connection.
+    A stopped process or a silent proxy is no dead machine, because its kernel still answers keepalives. Keepalives of
+    this side are turned off, because without answers they would end the connection.
     """
     program = ctypes.create_string_buffer(DROP_EVERY_PACKET, len(DROP_EVERY_PACKET))
     with socket.socket(fileno=os.dup(descriptor)) as end:

@@ -1,4 +1,4 @@
-"""Helpers of the tests of locks: recipes, other processes, threads, and ways to observe or disturb a server."""
+"""Helpers of the tests of locks: recipes (factories of locks), other processes, threads, and faults of servers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Clock:
 
 
 class Cell(Protocol):
-    """A number whose update is only safe under a lock, because it is read and written in separate steps."""
+    """A number that is read and written in separate steps, so only a lock makes updates safe."""
 
     def read(self) -> int: ...
 
@@ -78,7 +78,7 @@ class Cell(Protocol):
 
 
 class Recipe(Protocol):
-    """Makes locks that exclude each other. It is picklable, so other processes can use it."""
+    """Makes locks that exclude each other. It can be pickled for another process."""
 
     def __call__(self, name: str, **options: Any) -> Lock: ...
 
@@ -89,7 +89,7 @@ class RemoteRecipe(Recipe, Protocol):
     """Makes locks on servers whose addresses a test can replace, and names the bytes of a release request."""
 
     RELEASE: ClassVar[bytes]
-    """Bytes that only the last request of a release contains, among all requests that its holder sends meanwhile."""
+    """Bytes that, of all requests of a holder, only the last request of a release contains."""
 
     @property
     def servers(self) -> Sequence[Address]: ...
@@ -214,7 +214,7 @@ RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", 
 def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe]]:
     """Run `target(*args, pipe)` in another process. Yield the process and the other end of the pipe."""
     context = multiprocessing.get_context("forkserver")
-    # Import modules once, in the fork server. Otherwise each of 50 short-lived children imports them.
+    # Import modules once, in the fork server, because otherwise 50 short-lived children import them.
     context.set_forkserver_preload(["pytest", "tests.locking.actors", *RECIPES])
     ours, theirs = context.Pipe()
     child = context.Process(target=target, args=(*args, theirs))
@@ -279,7 +279,7 @@ def paused(pid: int) -> Iterator[None]:
     """Stop a process during the `with` block. Its sockets stay open, but it does not respond."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        # Threads stop one by one. A thread on another processor may still respond.
+        # Wait for each thread, because threads stop one by one.
         wait_for(lambda: all(_is_stopped(thread) for thread in Path(f"/proc/{pid}/task").iterdir()))
         yield
     finally:
@@ -345,7 +345,7 @@ class RedisTraces:
     client: redis.Redis
 
     def waiters(self, lock: Lock) -> int:
-        """Count the waiters that are listed and blocked in Redis, and those that wait behind them in this process."""
+        """Count the waiters that are listed and blocked in Redis, and those behind them in this process."""
         key = f"lock:{{{lock.name}}}"
         local = [len(queue) - 1 for name, queue in list(_queues.items()) if isinstance(name, tuple) and name[1] == key]
         asleep = min(self.client.zcard(f"{key}:waiters"), self.client.info("clients")["blocked_clients"])
@@ -402,7 +402,7 @@ class RedisTraces:
 
 
 class CommandStats:
-    """Counts the commands that a server has run since this object was created, including those of scripts."""
+    """Counts the commands that a server has run since this object was created, including those in scripts."""
 
     IGNORED = ("info", "config|resetstat", "client|setinfo", "hello", "client|list")
 

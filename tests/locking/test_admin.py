@@ -40,10 +40,7 @@ def operator(redis: Redis) -> Client:
 
 @contextmanager
 def wanted(redis: Redis, name: str, *, by: int) -> Iterator[Lease]:
-    """Hold the lock during the `with` block, with `by` waiters.
-
-    Each waiter has its own client, as in other processes.
-    """
+    """Hold the lock during the `with` block, with `by` waiters that have their own clients."""
     lock, pool = RedisLock(redis, name, ttl=30.0), redis.connection_pool
 
     def take_turn() -> None:

@@ -22,7 +22,7 @@ from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_
 from locking.zookeeper import ZooKeeperLock
 
 UNREACHED = redis.Redis(port=1)
-"""A client for tests in which no connection may be tried: wrong arguments must be refused first."""
+"""A client that may not connect, because wrong arguments must be refused first."""
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "ThreadLock": ThreadLock,
@@ -84,7 +84,7 @@ def test_a_lock_that_is_released_by_force_has_a_name() -> None:
     ("fence", "error"), [("1", TypeError), (1.0, TypeError), (True, TypeError), (-1, ValueError), (2**63, ValueError)]
 )
 def test_a_fence_is_a_count(fence: Any, error: type[Exception]) -> None:
-    """A fence must be a count. A value of another type would equal no fence, so nothing would be released."""
+    """A fence must be a count: a value of another type would equal no fence."""
     with pytest.raises(error, match="fence must be"):
         force_release(UNREACHED, "a", by="a test", fence=fence)
 
@@ -142,7 +142,7 @@ def test_a_timeout_is_a_number(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", MAKERS)
 def test_blocking_is_true_or_false(lock: str) -> None:
-    """`blocking` must be a bool. A timeout in its place, as in `acquire(0.5)`, would mean waiting without limit."""
+    """`blocking` must be a bool, because a timeout in its place, as in `acquire(0.5)`, would wait without limit."""
     wrong: list[Any] = [0.5, 1, "no", None]
     for blocking in wrong:
         with pytest.raises(TypeError, match="blocking must be True or False"):
@@ -287,10 +287,7 @@ def test_a_server_is_named_by_text(use: Callable[[Any], object]) -> None:
 
 @pytest.mark.parametrize("use", SERVERS)
 def test_a_server_is_named_by_a_connection_string(use: Callable[[Any], object]) -> None:
-    """Text that is no libpq connection string is refused.
-
-    libpq would read it up to a zero byte, and connect elsewhere.
-    """
+    """Text that is no connection string is refused, because libpq reads it up to a zero byte and connects elsewhere."""
     for conninfo in ["nonsense", "port=1\0 host=elsewhere", "host=\ud800"]:
         with pytest.raises(ValueError, match="conninfo is not a libpq connection string"):
             use(conninfo)

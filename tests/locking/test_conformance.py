@@ -117,7 +117,7 @@ class TestLastsTooLong(Faulty):
 
 @fails(REPEATED)
 class TestForgetsThatItHasAsked(Faulty):
-    """Flawed: when the response to a release was lost, the next release says the lock was not held."""
+    """Flawed: after a release without a response, the next release says that the lock was not held."""
 
     @pytest.fixture(autouse=True)
     def _forgets(self, monkeypatch: Patch) -> None:

@@ -102,7 +102,7 @@ class TestEtcdLock(
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 1.5  # etcd keeps a queue entry one second longer, and looks for expired leases every half second
+    CRASH_GRACE = 1.5  # etcd keeps a queue entry a second longer, and checks leases every half second
     IMPATIENT = {"ttl": SHORTEST}
 
     @pytest.fixture(autouse=True)
@@ -187,7 +187,7 @@ class TestWatch:
         def leave() -> None:
             between.release()
             if compacted:
-                with recipe("another", ttl=60).hold():  # creates a later revision
+                with recipe("another", ttl=60).hold():  # This acquire creates a later revision.
                     pass
                 observer.compact()
 

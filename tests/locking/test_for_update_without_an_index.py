@@ -27,7 +27,7 @@ Session = psycopg.Connection[Any]
 def indexed(request: pytest.FixtureRequest) -> Iterator[bool]:
     """A table with a row for each lock, as in article 002, with and without an index."""
     with connection.cursor() as admin:
-        # Leave room on each page, so that an UPDATE adds no index entry: a predicate lock covers a whole index page.
+        # Leave room on each page, so that an UPDATE adds no index entry. A predicate lock covers a whole index page.
         columns = "code text NOT NULL, taken int NOT NULL DEFAULT 0"
         admin.execute(f"CREATE TABLE lock_by_code ({columns}) WITH (fillfactor = 50)")
         admin.execute("INSERT INTO lock_by_code (code) SELECT 'lock ' || n FROM generate_series(1, %s) AS n", [ROWS])
@@ -64,7 +64,7 @@ def serializable(session: Session) -> Session:
 
 
 def test_rows_that_do_not_match_are_read_and_not_locked(indexed: bool, session: Callable[[], Session]) -> None:
-    """Rows that do not match the condition are read and not locked. An index changes only which rows are read."""
+    """Rows that do not match the condition are not locked. An index changes only which rows are read."""
     holder, other = session(), session()
     assert (f"Rows Removed by Filter: {ROWS - 1}" in plan(holder)) is not indexed
     holder.execute(LOCK, ["lock 1"])

@@ -274,7 +274,7 @@ print("done")
 
 
 def test_greenlets_exclude_each_other(tmp_path: Path) -> None:
-    """A greenlet lock excludes other greenlets. The program includes a negative control without a lock."""
+    """A greenlet's lock excludes other greenlets. The program includes a negative control."""
     run = subprocess.run(
         [sys.executable, "-c", GREENLETS, str(tmp_path)], capture_output=True, text=True, timeout=2 * PATIENCE
     )
@@ -364,9 +364,9 @@ def opened_by(child: int, path: Path) -> bool:
 def test_a_release_unlocks_a_file_open_in_a_child(
     living_child: Callable[[], int], tmp_path: Path, name: str, monkeypatch: Patch, unlocks: bool
 ) -> None:
-    """A release unlocks a file that a child has open.
+    """A release unlocks a file that a forked child has open.
 
-    Without LOCK_UN, a child forked without Python's hooks keeps it.
+    Negative control: without LOCK_UN, the child keeps it locked.
     """
     if not unlocks:
         monkeypatch.setattr(local, "_unlock", lambda file: None)

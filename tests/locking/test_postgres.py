@@ -59,8 +59,7 @@ Admin = psycopg.Connection[Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    # Import psycopg once, in the fork server, because many short-lived processes need it. Another test file may already
-    # have started that server.
+    # Import psycopg once, in the fork server, for many short-lived processes, unless another test file has started it.
     multiprocessing.set_forkserver_preload(["pytest", "tests.locking.actors", "tests.locking.postgres_support"])
     forkserver.ensure_running()
     with running_postgres() as running:
@@ -74,7 +73,7 @@ def conninfo(server: Postgres) -> str:
 
 @pytest.fixture(scope="module")
 def admins(server: Postgres) -> Iterator[list[Admin]]:
-    """The sessions that this module's tests have opened. Only the last one may be in use."""
+    """The sessions that this module's tests have opened; only the last may be in use."""
     opened: list[Admin] = []
     yield opened
     for one in opened:
@@ -207,7 +206,7 @@ class TestInsertLockThatDoesNotListen(TestInsertLock):
 
 @dataclass(frozen=True)
 class PatientRecipe(PostgresRecipe):
-    """Makes locks, in any process, whose waiters never pause for so long that they query again."""
+    """Makes locks whose waiters never pause long enough to query again."""
 
     def __call__(self, name: str, **options: Any) -> Lock:
         insert.PAUSE_IN_TTLS = 1000
@@ -410,7 +409,7 @@ class TestServersTimeouts(OnPostgres):
 
     def test_a_statement_timeout_does_not_end_a_wait(self, any_recipe: PostgresRecipe, default: Default) -> None:
         lock = any_recipe("statement")
-        # must be long enough for the statement that sets the timeout of the session
+        # long enough for the statement that sets the session's timeout
         default("statement_timeout", "500ms")
         with lock.hold():
             assert run_threads(*[lambda: lock.acquire(timeout=1.0)] * 2) == [None] * 2
@@ -492,7 +491,7 @@ class TestRelease(OnPostgres):
 
     @pytest.mark.parametrize("guarded", [True, False])
     def test_of_two_threads_one_asks(self, session_recipe: PostgresRecipe, monkeypatch: Patch, guarded: bool) -> None:
-        """Of two threads, only one uses the connection at a time. Otherwise they could read each other's answers."""
+        """Only one of two threads uses the connection at a time, so they cannot read each other's answers."""
         lease = held(session_recipe("two threads"))
         if not guarded:
             lease.session.statement_lock = threading.Semaphore(2)  # type: ignore[attr-defined]

@@ -81,15 +81,12 @@ def test_a_grant_that_the_standby_has_not_received_is_granted_twice(pair: Pair) 
     pair.fail_over()
     second = acquired(pair.lock(InsertLock, "B"), blocking=False)
     assert not first.lost
-    assert second.fence <= first.fence  # fences do not help: the table that counts them was lost
+    assert second.fence <= first.fence  # Fences do not help: the table that counts them was lost.
     second.release()
 
 
 def test_a_grant_that_waits_for_the_standby_is_kept(pair: Pair) -> None:
-    """A grant that waits for the standby survives.
-
-    The primary must name a synchronous standby, and the conninfo ask for it.
-    """
+    """A grant that waits for the standby survives, if primary and conninfo ask for a synchronous standby."""
     first = acquired(pair.lock(InsertLock, "A", options=SYNCHRONOUS))
     pair.fail_over()
     assert pair.lock(InsertLock, "B").acquire(blocking=False) is None

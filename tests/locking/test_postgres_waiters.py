@@ -173,7 +173,7 @@ class TestSharedSessions(PostgresTraces):
     def given_back(self, monkeypatch: Patch) -> threading.Event:
         """An event that waiters await before they take a session; set at first. Tests clear it around a release.
 
-        Without it, a waiter whose turn comes before the session is returned would open another session.
+        Otherwise a waiter whose turn comes before the session is returned would open another session.
         """
         event, take = threading.Event(), SharedSessions.take
         event.set()
@@ -205,7 +205,7 @@ class TestSharedSessions(PostgresTraces):
             assert (first.release(), lock._release(first)) == (False, False)
             assert lock.acquire(blocking=False) is None
         del third
-        # Dropping a lease ends its session, even if an earlier lease that still exists had used the session.
+        # Dropping a lease ends its session, even if an older lease that still exists had used that session.
         with pytest.warns(ResourceWarning, match="dropped"):
             last.clear()
         assert session() is None
@@ -235,7 +235,7 @@ class TestSharedSessions(PostgresTraces):
     def test_a_look_at_a_released_lease_does_not_end_that_of_the_next_holder(
         self, kind: Any, given_back: threading.Event, monkeypatch: Patch
     ) -> None:
-        """Checking a released lease does not end the lease of the next holder of its session.
+        """Checking a released lease does not end the next lease of its session.
 
         A thread checks the first lease during its release, and goes on when the session has a new answer.
         """

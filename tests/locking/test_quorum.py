@@ -56,10 +56,7 @@ def test_a_grant_outlives_the_leader(quorum: Quorum, threads: Pool) -> None:
 
 
 def test_a_holder_whose_own_server_is_killed_keeps_the_lock_or_is_told(quorum: Quorum, threads: Pool) -> None:
-    """When its server is killed, a ZooKeeper holder moves to another server and keeps the lock. An etcd holder is told.
-
-    A client of etcd has only one address.
-    """
+    """When its server is killed, a ZooKeeper holder moves to another and keeps the lock. An etcd holder is told."""
     leader, (one, other) = quorum.cluster.leader(), quorum.followers()
     told: list[Lease] = []
     ttl = SHORTEST if quorum.is_etcd else LONG
@@ -124,10 +121,7 @@ def test_a_follower_that_lost_its_disk_forgets_no_grant(quorum: Quorum, threads:
 
 
 def test_two_losses_at_once_make_zookeeper_forget_and_etcd_refuse(quorum: Quorum) -> None:
-    """Negative control: no quorum survives the loss of two members.
-
-    ZooKeeper forgets the grant; etcd does not start.
-    """
+    """Negative control: no quorum survives two losses. ZooKeeper forgets the grant; etcd does not start."""
     leader, (late, empty) = quorum.cluster.leader(), quorum.followers()
     quorum.cluster.isolate(late)
     wait_for(lambda: not late.status().up)

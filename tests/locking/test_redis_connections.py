@@ -175,7 +175,7 @@ class TestUsedUpPool:
 
 
 class TestInterrupted:
-    """A connection is closed when its last reference is dropped, so an interrupted call does not use up the pool."""
+    """A connection is closed with its last reference, so an interrupted call does not use up the pool."""
 
     @pytest.mark.parametrize("method", ["send_command", "read_response"])
     def test_a_call_leaves_no_connection_open(self, client: redis.Redis, valkey: Valkey, method: str) -> None:

@@ -277,10 +277,7 @@ class TestHandOver:
 
     @staticmethod
     def left_lying(lock: RedisLock) -> int:
-        """Release the lock while a waiter is listed but not blocked, so that no waiter takes the grant.
-
-        Return the fence.
-        """
+        """Release the lock while a waiter is listed but not blocked, so that the grant stays. Return the fence."""
         with lock.hold() as lease:
             lock._ask(new_token(), float("inf"), waits=True)
             return lease.fence
@@ -510,7 +507,7 @@ class TestLateGrant:
     def test_after_a_grant_by_look_no_grant_is_taken(self, client: redis.Redis, threads: Pool) -> None:
         client.set(KEY, "a holder who dies", px=300)
         turns = [threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0)) for _ in range(12)]
-        # the first acquires after its timer, the others when the lock is released to them
+        # the first after its timer, each other when the lock is released to it
         fences = [turn.result(PATIENCE) for turn in turns]
         assert len(set(fences)) == 12
         assert blocked(client) == 0
@@ -618,7 +615,7 @@ class TestDeadWaiters:
 
 
 class TestLog:
-    """Waiting adds nothing to the append-only log: with `appendfsync always`, each entry waits for the disk."""
+    """Waiting adds nothing to the append-only log, where each entry may have to wait for the disk."""
 
     @pytest.mark.parametrize("replicates", [False, True])
     def test_waiting_writes_nothing_to_the_log(

@@ -359,7 +359,7 @@ class TestEveryKindOfClient:
             return late
 
         with lock.hold():
-            # One quick try is enough: a busy machine is late at times, but the server's timer would always add GRACE.
+            # One quick try is enough on a busy machine, because the server's timer would always add GRACE.
             wait_for(lambda: late_by() < GRACE / 2)
 
 
@@ -380,10 +380,7 @@ class TestEmptied:
 
 
 class TestArguments:
-    """All arguments of commands are text.
-
-    If a signal handler raises while hiredis packs a number, the process can crash.
-    """
+    """All arguments of commands are text. hiredis can crash if a signal handler raises while it packs a number."""
 
     @pytest.mark.parametrize("kind", [RedisLock, Redlock])
     def test_all_are_text(self, connect: Connect, kind: type[RedisLock] | type[Redlock]) -> None:

@@ -148,7 +148,7 @@ class TestRedlock(
 
     @contextmanager
     def clients(self, recipe: RedlockRecipe, count: int) -> Iterator[list[Recipe]]:
-        """Yield recipes whose connections are open, because the test is about simultaneous requests, not connects."""
+        """Yield recipes with open connections, because the test is about simultaneous requests."""
         with clients_apart(recipe, min(count, 50)) as apart:
             places = [apart[place % len(apart)] for place in range(count)]
             for place in places:
@@ -188,7 +188,7 @@ class TestRedlock(
         return sum(client.info("persistence")["rdb_changes_since_last_save"] for client in self.admins)
 
     def fail_12_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
-        """First open a connection per thread, so that the count of connections does not depend on chance."""
+        """First open a connection per thread, so that their number does not depend on chance."""
         for opening in [node_of(client.connection_pool).open(PATIENT) for client in self.admins for _ in range(8)]:
             opening.result(PATIENT)
         super().fail_12_tries(lock, other, **how)
@@ -451,7 +451,7 @@ class TestLateGrants:
         return int(request.param)
 
     def grant_late(self, make: Make, nodes: Nodes, late: int) -> list[bool]:
-        """Return, for each late node, whether it keeps the grant after it has run all commands sent to it."""
+        """Return which late nodes keep the grant after they have run all commands sent to them."""
         lock = make(renew=False)
         with ExitStack() as stack:
             stats = [CommandStats(stack.enter_context(admin(node))) for node in nodes[:late]]

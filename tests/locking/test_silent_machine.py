@@ -1,4 +1,4 @@
-"""How long a dead holder keeps its lock, if its process is killed, or if its machine dies and answers no packet.
+"""How long a dead holder keeps its lock, if its process is killed or its machine dies and answers no packet.
 
 docs/locking-rules.md states the measured seconds.
 """
@@ -44,10 +44,7 @@ def conninfo() -> Iterator[str]:
 
 
 def test_only_keepalives_end_the_session_of_a_dead_machine(conninfo: str) -> None:
-    """Only keepalives end the session of a dead machine.
-
-    Negative controls: a session without quick keepalives stays, and so does one whose kernel answers them.
-    """
+    """Only keepalives end the session of a dead machine. Negative controls: no early keepalives, or a live kernel."""
     quick = psycopg.connect(conninfo, options=QUICK)
     patient, answering = psycopg.connect(conninfo), psycopg.connect(conninfo, options=QUICK)
     for key, session in enumerate((quick, patient, answering)):
@@ -96,7 +93,7 @@ def test_a_lease_ends_alike_in_both_cases_and_a_session_does_not(
 ) -> None:
     """A lease lasts equally long after the death of a process or a machine. A session lasts longer after a machine's.
 
-    The seconds are recorded. A slow machine may take long, so there is no upper limit.
+    The seconds are only recorded, because a slow machine may take long.
     """
     with ThreadPoolExecutor(2 * len(recipes)) as pool:
         asked = {

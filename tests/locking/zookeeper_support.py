@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from servers.zookeeper import ZooKeeper
 
 SHORTEST = 2.0
-"""Seconds: the shortest session timeout that survives on a busy machine. kazoo's pings are up to 0.4 s late."""
+"""Seconds: the shortest session timeout that works on a busy machine, as kazoo's pings are up to 0.4 s late."""
 
 LONGEST = 60.0
 
 
 def require_zookeeper() -> None:
     """Skip the test if ZooKeeper is not installed. In CI the test fails instead."""
-    # Import late: over a hundred short-lived processes import this file, and few start a server.
+    # Import late, because over a hundred short-lived processes import this file.
     from servers.zookeeper import INSTALL, available
 
     if not available() and not os.environ.get("CI"):
@@ -125,7 +125,7 @@ class ZooKeeperRecipe:
 
     hosts: str
     folder: Path
-    """Folder of the files with the counter cells."""
+    """Folder for the files of `FileCell`."""
     own: int = 0
 
     def client(self, ttl: float = LONGEST) -> CountingClient:
@@ -185,10 +185,7 @@ class ZooKeeperTraces:
         return sum(f"{line}/{node}" in client._data_watchers for node in before)
 
     def is_asleep(self, thread: int) -> bool:
-        """Return whether no request is running.
-
-        An interrupt during a request looks to kazoo like a closed connection.
-        """
+        """Return whether no request is running, because kazoo reports an interrupted one as a closed connection."""
         stack = stack_of(thread)
         return stack[0] == "wait" and "get" not in stack
 

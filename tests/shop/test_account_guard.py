@@ -114,7 +114,7 @@ def test_the_password_that_is_asked_for_again_is_guessed_no_more_often(settings:
 
 
 def test_a_new_password_opens_the_account_where_it_was_set(client: Client, settings: Any) -> None:
-    """A new password ends the limit at the IP address of its reset. Negative control: another one is still refused."""
+    """A new password ends the limit at the IP address of its reset. Negative control: another one stays limited."""
     new_user()
     settings.GUESSES_PER_ACCOUNT = 2
     assert [guess() for _ in range(3)] == [200, 200, 429]
@@ -143,7 +143,7 @@ def test_too_many_guesses_are_a_page_in_the_language_of_the_reader(
 def test_a_busy_process_says_so_on_each_page_that_hashes(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each page that hashes passwords reports a busy process. Negative control: afterwards the same forms work."""
+    """Each page that hashes passwords reports a busy process. Negative control: afterwards the forms work."""
     new_user()
     here = log_in()
     settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher", "django.contrib.auth.hashers.MD5PasswordHasher"]
@@ -172,7 +172,7 @@ def test_a_busy_process_says_so_on_each_page_that_hashes(
 
 @pytest.mark.parametrize("limited", [True, *slow(False)])
 def test_sign_ups_are_limited_by_address(client: Client, settings: Any, limited: bool) -> None:
-    """Sign-ups are limited per IP address. Negative control: without limits."""
+    """Sign-ups are limited per IP address. Negative control: without limits, all succeed."""
     if not limited:
         settings.ACCOUNT_RATE_LIMITS = False
     statuses = [client.post("/account/signup/", form_of_sign_up(number)).status_code for number in range(21)]
@@ -244,7 +244,7 @@ def test_a_sign_up_takes_a_hash_with_a_known_address_too(
 ) -> None:
     """A sign-up with a known mail address also hashes, so its duration reveals nothing.
 
-    Negative control: without the hash.
+    Negative control: without the hash, it succeeds although the process is busy.
     """
     new_user()
     monkeypatch.setattr(hashers, "WAIT", 0.0)
@@ -263,7 +263,7 @@ def test_a_sign_up_takes_a_hash_with_a_known_address_too(
 def test_without_redis_mails_wait_and_log_ins_do_not(
     client: Client, redis_gone: Gone, full: Callable[[], Any], trouble: str
 ) -> None:
-    """Without Redis, mails are refused and log-ins work. Negative control: with Redis, all requests are answered."""
+    """Without Redis, mails are refused and log-ins work. Negative control: with Redis, all work."""
     new_user()
     context = {"away": redis_gone, "full": full, "none": nullcontext}[trouble]
     with context():

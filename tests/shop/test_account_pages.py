@@ -125,7 +125,7 @@ def test_a_closed_account_does_not_log_in(client: Client) -> None:
 
 
 def test_an_address_that_is_not_confirmed_opens_no_account(client: Client) -> None:
-    """An unconfirmed address opens no account. Otherwise an account could claim another person's address."""
+    """An unconfirmed address opens no account, so nobody can claim another person's address."""
     new_user("mallory", confirmed=False)
     EmailAddress.objects.update(email="ada@example.com")
     assert "is wrong" in text(log_in("ada@example.com").answer)  # type: ignore[attr-defined]
@@ -348,7 +348,7 @@ def every_mail(client: Client, redis: Redis, **sent: str) -> Sequence[Any]:
     """Make the shop send each kind of mail, and return the mails."""
     client.post("/account/signup/", ADA, **sent)
     client.post(link(), **sent)
-    redis.flushall()  # lifts the limit of one mail to this address in 3 minutes
+    redis.flushall()  # allows another mail to this address within 3 minutes
     client.post("/account/signup/", {**ADA, "username": "bob"}, **sent)
     for email in ("ada@example.com", "nobody@example.com"):
         client.post("/account/password/reset/", {"email": email}, **sent)
@@ -384,10 +384,7 @@ def test_every_mail_is_in_the_language_of_its_reader(
 def test_links_in_mails_lead_to_the_shop_whatever_host_the_request_names(
     client: Client, redis: Redis, settings: Any, public: str
 ) -> None:
-    """Links in mails lead to the shop, whatever Host a request names.
-
-    Negative control: a shop without PUBLIC_URL uses it.
-    """
+    """Links in mails use PUBLIC_URL, whatever Host a request names. Negative control: without it, they use the Host."""
     settings.PUBLIC_URL = public
     sent = every_mail(client, redis, HTTP_HOST="testserver:666")
     linked = {origin for each in sent for origin in re.findall(r"https?://[^/\s]+", each.body)}
@@ -412,9 +409,9 @@ def test_only_the_pages_that_a_buyer_needs_are_there() -> None:
 
 @pytest.mark.parametrize("away", [True, False])
 def test_without_a_mail_server_the_page_says_so(client: Client, settings: Any, away: bool) -> None:
-    """Without a mail server, the page says so, and does not reveal accounts.
+    """Without a mail server, the page says so, and reveals no accounts.
 
-    Negative control: with one, the mail is sent.
+    Negative control: with one, it sends the mail.
     """
     new_user()
     if away:
@@ -452,7 +449,7 @@ def test_a_slow_mail_server_takes_a_quarter_of_the_threads(client: Client, setti
     finally:
         for _ in range(places):
             adapter._sending.release()
-    # Negative control: with a free place, the mail is sent.
+    # Negative control: when other mails have been sent, this one is accepted.
     assert client.post("/account/password/reset/", {"email": "a@example.com"}).status_code == 302
 
 

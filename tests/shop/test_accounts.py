@@ -142,7 +142,7 @@ def test_the_command_lists_broken_skus_only(sold: None, capsys: pytest.CaptureFi
 
 
 def test_received_without_a_movement_breaks_the_law(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
-    """Units received without a movement break the law, although the figures of the stock row alone look right."""
+    """Units received without a movement break the law, although the row's figures look right."""
     StockItem.objects.filter(sku="b").update(received=3, on_hand=3)
     assert conservation.figures(["b"]) == [Figures("b", 2, 3, 0, unexplained=1)]
     assert run_audit() == 1

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NONSENSE")
 READ_AND_WRITE = {"GET", "POST"}
-"""The methods that the admin treats differently."""
+"""The HTTP methods for which the admin's pages behave differently."""
 MODELS = {
     "stockitem",
     "stockmovement",
@@ -92,7 +92,8 @@ class World:
     def requests(self, methods: Sequence[str] = METHODS) -> Iterator[tuple[str | None, str, str]]:
         """Yield the name of an address, a method and a path.
 
-        All methods are tried on an existing object. With all methods, GET and POST are also tried on missing objects.
+        Each method is tried on an existing object. If `methods` has all methods, GET and POST are tried on missing
+        objects, too.
         """
         # Delete last, because every other form needs its object.
         for address, name in sorted(ADDRESSES, key=lambda each: "/delete/" in each[0]):
@@ -328,10 +329,7 @@ def test_nul_in_a_form_is_refused(db: None) -> None:
 
 
 def test_nul_in_a_cookie_is_refused(db: None) -> None:
-    """NUL in a cookie is refused: the cookie's session key would be looked up in Postgres.
-
-    A quoted cookie can contain NUL.
-    """
+    """NUL in a quoted cookie is refused, because Postgres cannot look it up as a session key."""
     for cookie, status in (('sessionid="abcdefgh\\000"', 400), ('sessionid="abcdefgh"', 302)):
         assert anonymous().get("/admin/", headers={"cookie": cookie}).status_code == status
 

@@ -1,6 +1,6 @@
 """Bad input: each request gets a clear problem document, never a 500, and no order is created.
 
-None of these requests reaches a strategy, so tests may run inside a transaction, where strategies refuse to run.
+Tests may run inside a transaction, because none of these requests reaches a strategy.
 """
 
 from __future__ import annotations

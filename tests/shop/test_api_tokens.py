@@ -140,7 +140,7 @@ def test_a_bad_token_is_401(user: User, offer: OnSale, subtests: pytest.Subtests
         with subtests.test(bad):
             headers = {"Authorization": token(user), "Idempotency-Key": "mine"}
             answers = [client.post("/api/orders/", order_body(offer, a=1), format="json", headers=headers)]
-            # All endpoints except that for orders check tokens in the same way.
+            # All endpoints except orders check tokens in the same way.
             path, method = list(paths.items())[number % len(paths)]
             answers.append(getattr(client, method)(path, headers=headers))
             for answer in answers:
@@ -216,7 +216,7 @@ ENDINGS: dict[str, Callable[[User], Any]] = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_what_ends_a_session_ends_its_tokens(visitor: APIClient, user: User, ending: str) -> None:
-    """What ends a session also ends its tokens. Negative control: a session that has not ended keeps them."""
+    """What ends a session also ends its tokens. Negative control: an open session keeps them."""
     issued = ask(visitor, username="ada", password=PASSWORD).json()
     refreshed = visitor.post("/api/token/refresh/", {"refresh": issued["refresh"]}, format="json").json()
     ENDINGS[ending](user)
@@ -260,10 +260,7 @@ def test_signing_out_needs_a_session_that_has_not_ended(visitor: APIClient, user
 def test_a_token_that_was_accepted_before_ends_with_its_lifetime(
     user: User, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A remembered token still expires. A process caches verified tokens.
-
-    Negative control: the request works before.
-    """
+    """A token that a process has verified and cached still expires. Negative control: before that, it works."""
     caller = APIClient(headers={"Authorization": f"Bearer {AccessToken.for_user(user)}"})
 
     def order() -> Any:
@@ -279,7 +276,7 @@ def test_a_token_that_was_accepted_before_ends_with_its_lifetime(
 def test_an_access_token_of_an_ended_session_orders_until_it_expires(user: User, offer: OnSale) -> None:
     """After its session has ended, an access token can still place orders until it expires.
 
-    Checking the account would cost one query per order. The short lifetime limits the risk.
+    Checking the account would cost one query per order, so the lifetime is short instead.
     """
     issued = AccessToken(tokens.issue(user)["access"])
     signed_out(user)
@@ -291,7 +288,7 @@ def test_an_access_token_of_an_ended_session_orders_until_it_expires(user: User,
 
 @pytest.mark.parametrize("session", [None, "another"])
 def test_a_refresh_token_names_its_session(visitor: APIClient, user: User, session: str | None) -> None:
-    """A refresh token without its session's key is refused, as earlier versions issued it."""
+    """A refresh token that names no session, as earlier versions issued them, is refused."""
     token = RefreshToken.for_user(user)
     if session:
         token["session"] = session

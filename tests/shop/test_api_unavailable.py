@@ -1,4 +1,4 @@
-"""Without Redis or Postgres, requests that need it get 503 with Retry-After, and the shop sells what it can."""
+"""Without Redis or Postgres, requests that need it get 503 with Retry-After, and other requests work."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_lost_commit_answer_is_503_and_a_retry_finds_the_order(
 
 @pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_a_request_that_exceeds_a_postgres_limit_is_503(buyer: Buyer, name: str) -> None:
-    """A request that exceeds a limit of Postgres gets 503. Postgres closes a connection that idles in a transaction."""
+    """A request gets 503 if its transaction idles for longer than Postgres allows."""
     offer = on_sale({"a": 2}, strategy=name)
 
     def pause(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:

@@ -61,7 +61,7 @@ def test_many_orders_are_cancelled_in_batches_with_one_message(
     pending(60)
     with CaptureQueriesContext(connection) as queries:
         assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders are cancelled."]
-    # Cancelling one order at a time takes over ten statements per order.
+    # One order at a time would take more than ten statements each.
     assert len(queries) < 100
     assert (orders_in("cancelled"), on_hand()[0], LogEntry.objects.count()) == (60, 1000, 60)
     assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders had been cancelled before."]
@@ -89,7 +89,7 @@ def test_rows_that_are_changed_one_by_one_end_in_time_too(
     monkeypatch.setattr(bulk, "TIME", 0.0)
     pending(3)
     left = "2 orders are left: repeat the action to go on."
-    StockItem.objects.filter(sku="a").update(received=997)  # so that no unit can be returned now
+    StockItem.objects.filter(sku="a").update(received=997)  # leaves no units that could be returned
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert message.count("was not cancelled. Try again.") == 1
     assert message.endswith(left)
@@ -124,7 +124,7 @@ def test_an_order_that_cannot_be_cancelled_does_not_stop_others(admin_client: Cl
     offer = on_sale({"a": 5, "b": 5})
     stuck = buy(offer, a=3).order.pk
     buy(offer, b=1)
-    StockItem.objects.filter(sku="a").update(received=2)  # so that three units cannot be returned now
+    StockItem.objects.filter(sku="a").update(received=2)  # leaves too few units for three to be returned
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert f"{stuck} was not cancelled. Try again. Postgres reports:" in message
     assert dict(Order.objects.values_list("items__product", "state")) == {"a": "pending", "b": "cancelled"}
@@ -172,7 +172,7 @@ def test_every_action_leaves_one_message(admin_client: Client, action: str) -> N
 def test_money_is_settled_only_for_rows_that_the_page_showed(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, path: str, action: str
 ) -> None:
-    """Money is settled only for rows that the operator saw, even by "select all". The page names rows that are gone."""
+    """Money is settled only for rows that the operator saw, even by "select all". Rows that are gone are named."""
     monkeypatch.setattr("shop.admin.orders.OrderAdmin.list_per_page", 2)
     monkeypatch.setattr("shop.admin.unmatched.UnmatchedReportAdmin.list_per_page", 2)
     offer = on_sale({"a": 10})

@@ -105,10 +105,7 @@ def port(django_db_setup: None) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start Chromium once, outside Django's async check.
-
-    Playwright runs an event loop in this thread, and Django refuses database access in such a thread.
-    """
+    """Start Chromium once, outside Django's async check: Playwright's event loop keeps Django from the database."""
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = launch(playwright)
@@ -495,10 +492,7 @@ def test_who_is_not_logged_in_reads_that_nothing_can_be_bought(enter: Enter) -> 
 
 
 def test_figures_from_before_the_refusal_do_not_say_buy_again(enter: Enter) -> None:
-    """Figures older than a refusal do not show "Buy" again. Control: figures that may be newer do.
-
-    Tests move the clock.
-    """
+    """Figures older than a refusal do not show "Buy" again. Control: figures that may be newer do."""
     customer, offer, address = prepared(units=1)
     page = enter(customer).new_page()
     page.clock.install()

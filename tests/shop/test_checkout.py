@@ -199,7 +199,7 @@ def test_concurrent_key_lookups_share_one_query(customer: int) -> None:
 
 @pytest.mark.parametrize("key", ["null", "NULL", "a:b~c.d_e-f"])
 def test_every_key_is_looked_up_as_it_is(customer: int, key: str) -> None:
-    """Keys are looked up unchanged. In a Postgres array, an unquoted null would not be text."""
+    """Every key is looked up as it is, even `null`, which Postgres reads as no text unless it is quoted."""
     buy(on_sale({"a": 5}), customer, key=key, a=1)
     assert which_are_used([(customer, key), (customer, "other")]) == [True, False]
 
@@ -291,7 +291,7 @@ def test_of_two_requests_that_would_probe_at_once_one_is_refused(
 
 
 def test_a_request_refused_for_another_sku_probes_nothing(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that is refused for another sku does not count as a probe of this sku.
+    """A request that is refused for another sku is no probe (a check of remembered sold-out stock) of this sku.
 
     Otherwise carts with a sold-out sku would keep other customers from units that are available again.
     """
@@ -316,7 +316,7 @@ def test_a_probe_refused_for_another_sku_lets_the_next_one_probe(
 ) -> None:
     """After a probe that was refused for another sku, the next request may probe.
 
-    Otherwise b would be refused although it is in stock again, while carts with `a` keep probing.
+    Otherwise b would be refused although it is in stock, while carts with `a` keep probing.
     """
     offer, asked = on_sale({"a": 1, "b": 1}), Asked(monkeypatch)
     refused(offer, customer, a=2)
@@ -363,9 +363,9 @@ def test_a_probe_does_not_drop_newer_knowledge(customer: int, monkeypatch: pytes
 
 
 def test_reserved_units_are_not_remembered_as_sold_out(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reserved units do not count as sold out, because the reservation may end without an order.
+    """Reserved units do not count as sold out, because their reservation may end without an order.
 
-    A request for no more than the reserved units gets the advice to try again.
+    A request for no more than these units gets "try again".
     """
     offer = on_sale({"a": 1}, strategy="lua")
     first, answers = new_customer(), []
@@ -476,7 +476,7 @@ def test_requests_at_once_with_one_key_in_many_processes_are_one_order(
 
 @pytest.mark.parametrize("name", ["guarded-update", "lua"])
 def test_a_retry_in_another_process_is_not_told_sold_out(customer: int, many_processes: None, name: str) -> None:
-    """A retry in another process is not told "sold out": the same order, still being saved, has the last unit."""
+    """A retry in another process is not told "sold out" while its own order, with the last unit, is being saved."""
     offer = on_sale({"a": 1}, strategy=name)
     first = Paused(registry.get(name))
     request, known = request_of(offer, customer, a=1)

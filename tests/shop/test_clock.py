@@ -1,4 +1,4 @@
-"""One clock decides when a sale is open and when an order expires, so a machine with a wrong clock decides alike."""
+"""One clock decides when a sale is open and when an order expires, even for a machine with a wrong clock."""
 
 from __future__ import annotations
 

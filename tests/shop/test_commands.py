@@ -278,12 +278,12 @@ def test_serve_warns_root(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_web_server_may_open_a_file_for_each_connection() -> None:
     """The web server raises its limit of open files to one per connection.
 
-    Each case runs in its own process, because a lowered limit cannot be raised again.
+    Each case runs in its own process, because a lowered limit stays.
     """
     expected = {
         (1800, 2000): (1800, 2000, 1000),  # high enough
         (256, 2000): (1512, 2000, 1000),  # raised as needed
-        (256, 1200): (1200, 1200, 688),  # hard limit: fewer connections
+        (256, 1200): (1200, 1200, 688),  # the hard limit allows fewer connections
         (256, 600): (600, 600, 300),  # very low: half of the files for connections
     }
     code = (

@@ -115,7 +115,7 @@ def _status(port: int) -> int | None:
 
 
 def test_connections_without_a_request_are_closed(port: int) -> None:
-    """Connections without a complete request are closed. `received` fails if the server has not done so within 30 s."""
+    """Connections without a complete request are closed. `received` fails if this takes longer than 30 s."""
     beginnings = {
         "nothing": b"",
         "a part of the head": b"GET / HTTP/1.1\r\nHost: local",
@@ -338,7 +338,7 @@ def test_connections_whose_answers_are_not_read_are_closed(
 ) -> None:
     """Connections that do not read their responses are closed. Negative control: granian's own worker keeps them.
 
-    Twelve responses of 1.6 MB are more than the system buffers per connection.
+    Twelve responses of 1.6 MB exceed the buffers of a connection.
     """
     tmp_path.joinpath("writes.py").write_text(
         "def application(environ, start_response):\n"
@@ -368,7 +368,7 @@ def _unread(port: int, sent: bytes) -> socket.socket:
 
 
 def _look_again(server: psutil.Process, clients: list[socket.socket]) -> int:
-    # Wait between two checks, because each lists all connections of the machine. `wait_for` repeats them.
+    # Wait between checks, which each list all connections of the machine. `wait_for` repeats them.
     time.sleep(0.5)
     return _connected(server, clients)
 
@@ -400,7 +400,7 @@ class Request:
 
 
 def door_of_one_thread() -> tuple[Door, SimpleQueue[str], threading.Event]:
-    """Return a door with one thread, a queue of the started requests' paths, and an event that ends each request."""
+    """Return a door with one thread, a queue of started requests' paths, and an event that ends them."""
     begun, go_on = SimpleQueue[str](), threading.Event()
 
     def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
@@ -413,7 +413,7 @@ def door_of_one_thread() -> tuple[Door, SimpleQueue[str], threading.Event]:
 
 
 def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a request that still waits for a thread may get the answer that nothing was sold. A started one may not."""
+    """Only a request that still waits for a thread may be told that nothing was sold."""
     monkeypatch.setattr(limits, "REQUEST", 0.2)
     served, begun, go_on = door_of_one_thread()
     first, second = Request(), Request()
@@ -493,7 +493,7 @@ def test_a_request_that_was_answered_while_it_waited_is_not_begun() -> None:
 
 @pytest.mark.parametrize(("header", "reaches"), [("x-forwarded-for", True), ("x_forwarded_for", False)])
 def test_a_header_with_an_underscore_is_dropped(header: str, reaches: bool) -> None:
-    """A header with an underscore is dropped: WSGI would confuse it with the dashed header that the proxy sets."""
+    """A header with an underscore is dropped, because WSGI confuses it with the dashed one that the proxy sets."""
     scope = SimpleNamespace(
         server="127.0.0.1:8000", client="127.0.0.1:1", path="/", query_string="", method="GET", scheme="http",
         http_version="1.1", authority=None, headers={"host": "shop", header: "10.9.9.9"},

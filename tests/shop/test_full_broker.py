@@ -1,4 +1,4 @@
-"""While Celery's broker (Redis) is full, a worker and beat keep running and log one line. Then they go on."""
+"""While Celery's broker (Redis) is full, a worker and beat keep running and log one line."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_guesses_at_the_same_time_are_counted_before_they_are_checked(user: User
 def test_tries_under_way_are_no_wrong_guesses(
     user: User, settings: Any, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch, away: bool, limited: str, wrong: int
 ) -> None:
-    """Tries in progress are not wrong guesses. If they use up the limit, the response says to try again at once."""
+    """Tries in progress are not wrong guesses: if they use up the limit, the answer is to try again at once."""
     setattr(settings, limited, wrong + 1)
     checks, check = threading.Barrier(2, timeout=PATIENCE), User.check_password
 
@@ -168,8 +168,7 @@ def test_a_right_password_is_no_guess(user: User, settings: Any, redis: Redis) -
     settings.GUESSES_PER_ACCOUNT, settings.GUESSES_PER_ADDRESS = 2, 2
     assert [by_token("ada", PASSWORD).status_code for _ in range(5)] == [200] * 5
     assert by_token("ada", "wrong").status_code == 401
-    # The guess counts for the IP address, and for the account at this known address. It does not count for the account
-    # at unknown addresses.
+    # The guess counts for the IP address, and for the account at known addresses only.
     counts = {str(key, "ascii").count(":"): redis.hgetall(key) for key in redis.scan_iter("{guesses}:tries:account:*")}
     none, one = {b"tries": b"0", b"under_way": b"0"}, {b"tries": b"1", b"under_way": b"0"}
     assert counts == {3: none, 4: one}
@@ -329,10 +328,7 @@ def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
 
 
 def test_of_forty_logins_at_once_most_are_refused_at_once(hashing: threading.Event, settings: Any) -> None:
-    """Of forty log-ins at once, one hashes and three wait.
-
-    The others are refused at once, which frees threads for orders.
-    """
+    """Of forty log-ins at once, one hashes and three wait. The others free their threads at once."""
     settings.GUESSES_PER_ACCOUNT = 1000
 
     with ThreadPoolExecutor(40) as pool:
@@ -361,7 +357,7 @@ def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypa
 
 
 def test_a_refused_login_is_not_logged(hashing: threading.Event, caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A refused log-in is not logged, so attacks do not fill the log. Negative control: an internal error is logged."""
+    """A refused log-in is not logged, so attacks do not fill the log. Negative control: a bug is logged."""
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     with hashers.turn():
         assert_problem(by_token("nobody", "wrong"), 503, "login-busy")

@@ -1,4 +1,4 @@
-"""Orders that a server has lost: the order's address tells their customers, and their keys can be used again."""
+"""Orders that a server has lost: the order's URL tells the customer, and the key can be used again."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ class TestWebProcesses:
     def test_two_processes_and_a_killed_one_are_counted_together(
         self, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Orders through a real server with two processes are counted exactly, also after one process was killed."""
+        """Orders through a server with two processes are counted exactly, also after one process was killed."""
         settings.METRICS, settings.METRICS_FOLDER = True, str(tmp_path / "metrics")
         monkeypatch.setattr(requests, "SPAN", 600.0)
         watch = Watch()
@@ -245,7 +245,7 @@ def _web_processes(server: int) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
-    """The work of a worker appears: saved orders, reconciled stock, and heartbeats of worker and beat."""
+    """A worker's orders saved, stock reconciled, and heartbeats appear."""
     queued, sold = on_sale({"a": 5}, strategy="lua-queue"), on_sale({"b": 5}, strategy="lua")
     variables = {"METRICS_FOLDER": str(tmp_path / "metrics")}
     with web_server(**variables) as (port, _):
@@ -328,7 +328,7 @@ class TestFolder:
 
     @pytest.mark.slow
     def test_what_was_reported_last_is_written_at_the_end(self, tmp_path: Path) -> None:
-        """Counts made just before the end are written, even by a `multiprocessing` process, which calls no `atexit`."""
+        """Last counts are written when a process ends, even a `multiprocessing` process, which calls no `atexit`."""
         folder = MetricsFolder(tmp_path / "metrics")
         ends = "recording._recorder.refused_from_memory()\n"
         child = "import multiprocessing\ndef work():\n    recording.start('web', folder, str)\n    " + ends

@@ -90,7 +90,7 @@ class Shop(RuleBasedStateMachine):
         return self.received[sku] - self.taken()[sku]
 
     def buy(self, customer: int, cart: dict[str, int], key: str) -> Placed:
-        """Buy. If the stock is not loaded, try again, and save queued orders first if needed."""
+        """Buy. While the stock is not loaded, try again; the second time, save queued orders first."""
         for attempt in range(4):
             try:
                 return place_order(customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key)

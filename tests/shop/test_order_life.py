@@ -119,7 +119,7 @@ def test_without_redis_an_order_can_be_cancelled(customer: int, redis_gone: Gone
 def test_returned_units_lock_no_row_for_redis_if_it_has_no_counter(
     customer: int, monkeypatch: pytest.MonkeyPatch, name: str, asks: bool
 ) -> None:
-    """Returning units locks no row for Redis unless the strategy has a counter (the control).
+    """Without a counter, returning units reads no Redis under a row lock. The control has a counter.
 
     Otherwise a hanging Redis would stop sales that need only Postgres.
     """
@@ -515,7 +515,7 @@ def test_a_retry_does_not_deadlock_with_a_change(customer: int, change: str, poi
 
 
 def test_with_the_state_before_the_stock_it_deadlocks(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: a late payment that writes the order before its stock deadlocks."""
+    """Negative control: a late payment deadlocks if it writes the order before the stock."""
     offer = on_sale({"a": 3})
     by_key = partial(place_order, customer=customer, sale=offer.sale, quantities=offer.cart(a=1), key="one")
     order = by_key().order.pk

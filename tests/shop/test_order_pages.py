@@ -305,7 +305,7 @@ def test_pay_leads_to_the_provider_with_a_signed_request(client: Client, order: 
 
 @pytest.mark.usefixtures("with_provider")
 def test_the_policy_lets_the_form_lead_to_the_provider(client: Client, order: UUID, settings: Any) -> None:
-    """The policy allows the form's redirect to the provider. Negative control: without a provider, only to the shop."""
+    """The policy allows the form's redirect to the provider. Negative control: without a provider, it does not."""
 
     def allowed() -> str:
         policy = client.get(f"/orders/{order}/").headers[HEADER]

@@ -84,7 +84,7 @@ def test_with_an_answer_offers_are_as_young_as_before(clock: Clock, monkeypatch:
 
 
 def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any response of Postgres ends the outage, also when an order's unexpected price makes the shop read the offer."""
+    """Any response of Postgres ends the outage, also to a request that rereads the price."""
     sale = on_sale({"a": 1}).sale
     offers.get(sale)
     with monkeypatch.context() as silenced:

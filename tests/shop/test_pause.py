@@ -112,7 +112,7 @@ class Burst:
                 self.refused.append(refused)
 
     def pause_in_its_middle(self) -> set[UUID]:
-        """Pause during the burst, and let it go on for 50 answers. Return the orders saved or queued at the pause."""
+        """Pause during the burst, which goes on for 50 answers. Return the orders saved or queued at the pause."""
         try:
             wait_for(lambda: len(self.placed) >= 20, "some orders")
             lifecycle.pause(self.offer.sale)
@@ -126,7 +126,7 @@ class Burst:
 
 def all_taken() -> set[UUID]:
     saved = set(Order.objects.values_list("pk", flat=True))
-    return saved | registry.counters().order_ids()  # reservations belong to queued orders and to orders being saved
+    return saved | registry.counters().order_ids()  # each reservation belongs to an order that is queued or being saved
 
 
 def run(burst: Burst) -> set[UUID]:
@@ -183,7 +183,7 @@ def test_the_pause_waits_for_an_order_that_is_written_and_not_committed(strategy
 
 
 def test_without_its_locks_the_pause_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: without its locks, the pause responds before an order in progress is committed."""
+    """Negative control: without its locks, the pause ends before an order in progress is committed."""
     offer = on_sale({"a": 3})
     monkeypatch.setattr(lifecycle, "_hold", lambda sale: None)
     _, counted = race(lambda: buy(offer, a=1), lambda: pause_and_count(offer), after="INSERT INTO shop_order ")

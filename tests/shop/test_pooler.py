@@ -200,12 +200,9 @@ def test_a_lock_on_another_server_sells_the_last_unit_once(
 
 @pytest.mark.parametrize("name", ["advisory-lock", "optimistic", "row-lock"])
 def test_a_lock_of_a_transaction_excludes(pooled: PgBouncer, name: str) -> None:
-    """A transaction's lock excludes: the second customer waits in Postgres.
-
-    Control: without a lock they do not wait.
-    """
+    """A transaction's lock excludes: the second customer waits in Postgres. Control: without a lock they do not."""
     offer = on_sale({"a": 2}, strategy=name)
-    offers.get(offer.sale)  # fills the cache, because reading the offer would also block the second customer
+    offers.get(offer.sale)  # fills the cache, because reading the offer could also block the second customer
     started: list[Future[Any]] = []
     done: list[bool] = []
     statement = {"advisory-lock": "pg_advisory_xact_lock", "row-lock": "FOR NO KEY UPDATE"}.get(name, "SELECT")
@@ -267,14 +264,11 @@ def test_commands_run(pooled: PgBouncer, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-# Siblings: what else relies on a session
+# What else relies on a session
 
 
 def test_a_long_list_is_read_in_parts(through: Through) -> None:
-    """A long list is read in parts, as the admin reads choices.
-
-    Control: a server-side cursor ends with its transaction.
-    """
+    """A long list is read in parts, as the admin does. Control: a server-side cursor ends with its transaction."""
     for number in range(5):
         Product.objects.create(sku=str(number), name=str(number))
     meeting = threading.Barrier(2, timeout=PATIENCE)
@@ -285,7 +279,7 @@ def test_a_long_list_is_read_in_parts(through: Through) -> None:
             meeting.wait()
 
     with running_pgbouncer("transaction") as pooler, through(pooler):
-        # Open two sessions: with only one, the control would find its cursor.
+        # Open two sessions, because with only one the control would find its cursor.
         assert at_once(hold_a_session, hold_a_session) == [None, None]
         assert at_once(read_in_parts, read_in_parts) == [5, 5]
         connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = False
@@ -355,7 +349,7 @@ def test_a_server_that_the_pooler_cannot_reach_is_away(mode: str, through: Throu
 def test_a_pooler_does_not_hide_that_postgres_is_away_or_read_only(
     mode: str, through: Through, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pooler that accepts connections while Postgres is away or read-only does not deceive the health check."""
+    """The health check notices that Postgres is away or read-only, although the pooler accepts connections."""
 
     def ready() -> Any:
         monkeypatch.setattr(health, "readiness", health.Readiness())
@@ -393,7 +387,7 @@ def test_limits_that_are_not_in_force_are_found(mode: str, through: Through) -> 
     assert wrong.startswith("Requests would wait too long for Postgres")
     advice = wrong.partition("restart it): ")[2]
     assert advice.count("ALTER ROLE") == len(limits.POSTGRES)
-    with limited():  # the limits that the advice resets
+    with limited():  # resets the role afterwards
         for statement in advice.split("; "):
             with connection.cursor() as cursor:
                 cursor.execute(statement)
@@ -513,7 +507,7 @@ def test_no_request_is_answered_5xx_and_limits_hold(mode: str) -> None:
 
 
 def test_without_the_setting_orders_fail_in_transaction_mode(through: Through) -> None:
-    """Negative control: a statement is prepared in one session and executed in another."""
+    """Negative control: without the setting, a statement is prepared in one session and executed in another."""
     with running_pgbouncer("transaction", IGNORING) as pooler, through(pooler, known=False):
         offer = on_sale({"a": 1000})
 

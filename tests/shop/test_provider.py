@@ -218,10 +218,7 @@ def test_a_request_is_read_as_it_was_signed() -> None:
     ("before", "after"), [("19.80", "1.00"), ("EUR", "JPY"), ("localhost", "evil.example"), ("2026", "2036")]
 )
 def test_a_link_that_was_changed_is_refused(monkeypatch: pytest.MonkeyPatch, before: str, after: str) -> None:
-    """A changed link is refused.
-
-    Negative control: without comparing signatures, the provider shows the other amount.
-    """
+    """A changed link is refused. Negative control: without comparing signatures, its amount is accepted."""
     changed = wanted().signed(SECRET).replace(before, after, 1)
     with pytest.raises(NotSigned):
         PaymentRequest.read(changed, SECRET)
@@ -260,7 +257,7 @@ def test_a_link_leads_back_to_the_shop_alone(back: str) -> None:
 def test_without_repeating_a_chargeback_before_its_payment_would_be_lost(
     pair: Pair, order: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control of repeats: a chargeback that arrives before its payment is lost."""
+    """Negative control: without repeats, a chargeback that arrives before its payment is lost."""
     monkeypatch.setattr(reports, "RETRY_DELAYS", ())
     with override_settings(PAYMENT_SECRET=SECRET):
         payments = Payments(reports.Courier(pair.shop, lambda _line: None))

@@ -182,7 +182,7 @@ def test_an_order_queued_in_time_is_saved_after_the_sale(buyer: Buyer, offer: On
 def test_of_two_sales_the_queued_order_under_a_key_is_rejected(buyer: Buyer, offer: OnSale, first: str) -> None:
     """If a queued and a saved order have the same key, the queued one is rejected, whichever came first.
 
-    A strategy without Redis does not see queued orders, and Redis does not see saved ones.
+    A strategy without Redis does not see queued orders; Redis does not see saved ones.
     """
     other = on_sale({"c": 1})
     answers = {}
@@ -293,7 +293,7 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_dead_lettered(
 
 
 def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Redis) -> None:
-    """An unreadable entry, as of another version, is rejected. The order's content comes from its reservation."""
+    """An order whose queue entry cannot be read is rejected. Its content comes from the reservation."""
     answer = buyer.order(order_body(offer, a=1), key="mine")
     queued = answer.json()
     redis.delete(STREAM)
@@ -340,7 +340,7 @@ def test_a_key_of_an_order_without_a_row_is_kept(buyer: Buyer, offer: OnSale, mo
 def test_an_order_whose_note_is_lost_is_rejected(
     buyer: Buyer, offer: OnSale, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An order that lost its reservation and its entry is shown as rejected, without a row in Postgres."""
+    """An order that lost its reservation and its entry is rejected, without a row in Postgres."""
     location = location_of(buyer, offer, "mine", a=1)
     redis.delete(RESERVATIONS)
     lose_queued(monkeypatch)
@@ -351,7 +351,7 @@ def test_an_order_whose_note_is_lost_is_rejected(
 def test_an_order_queued_during_preheating_keeps_its_stock(buyer: Buyer) -> None:
     """An order that is queued during the next sale's preheating keeps its stock.
 
-    It was requested before its sale ended, and is queued after the first read of the queue.
+    It is queued after the first read of the queue.
     """
     offer = on_sale({"a": 1}, strategy="lua-queue")
     known = offers.read(offer.sale)

@@ -129,7 +129,7 @@ def test_each_kind_of_address_has_such_connections(url: str) -> None:
 
 
 def test_a_short_timeout_says_nothing_about_the_server(server: SilentServer, now: list[float]) -> None:
-    """A short timeout does not open the breaker. Near the end of a lease, a lock allows its connections little time."""
+    """A short timeout does not open the circuit breaker, because a lock shortens timeouts near the end of its lease."""
     hasty = redis_connections.ConnectionPool(port=server.port, retry=None, socket_timeout=0.01)
     with pytest.raises(TimeoutError):
         redis.Redis.from_pool(hasty).ping()
@@ -137,7 +137,7 @@ def test_a_short_timeout_says_nothing_about_the_server(server: SilentServer, now
 
 
 def test_a_slow_failure_of_any_kind_counts(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    """Any slow failure counts. A failed name lookup may take seconds, and is no timeout."""
+    """Any slow failure opens the breaker, for example a name lookup that fails after seconds."""
 
     def look_up(*_: object, **__: object) -> None:
         time.sleep(0.3)  # The slow failure is the subject of this test.
@@ -164,9 +164,9 @@ def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
 @pytest.mark.parametrize("strategy", ["lua", "lua-queue"])  # segmented-redis fails at its lock, before it takes units
 @pytest.mark.django_db(transaction=True)
 def test_an_order_is_refused_before_it_asks(buyer: Buyer, now: list[float], strategy: str) -> None:
-    """An order that the breaker refuses is not recorded for giving units back.
+    """An order that the breaker refuses is not recorded as having taken units.
 
-    At ten thousand refusals a second, these records would displace those of orders that took units.
+    At ten thousand refusals a second, the records would displace those of other orders.
     """
     offer = on_sale({"a": 1}, strategy=strategy)
     redis_connections.breaker.begin()

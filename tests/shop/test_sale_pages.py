@@ -404,7 +404,7 @@ def test_a_form_without_its_token_is_refused(customer: int) -> None:
 def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) -> None:
     """At another price, the form asks again under the same key.
 
-    Negative control: without a price, an order sells at any.
+    Negative control: without a price, it sells at any price.
     """
     offer, client = on_sale({"a": 5}, price="10.00"), visitor_of(customer)
     fields = form_of(client, offer)
@@ -539,7 +539,7 @@ def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> Non
 
 
 def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
-    """The form's address keeps the key, so a buyer whose click got no response finds their order there."""
+    """The form's address keeps the key, so a buyer whose click got no response does not buy twice."""
     offer, client = on_sale({"a": 3}), visitor_of(customer)
     shown = client.get(page_of(offer, "buy/"), follow=True)
     action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', text_of(shown))
@@ -567,7 +567,7 @@ def test_a_nul_in_a_cookie_is_refused(end: str) -> None:
 
 @pytest.mark.parametrize("path", ["/orders/", f"/orders/{UUID(int=7)}/", "/account/", "/sales/{}/buy/"])
 def test_without_postgres_a_page_of_a_customer_says_to_come_back(customer: int, path: str, postgres_gone: Gone) -> None:
-    """Without Postgres, a customer's pages say to come back, even if only the session is missing."""
+    """Without Postgres, a customer's pages say to come back, even if only the session needs Postgres."""
     slug = Sale.objects.get(pk=on_sale({"a": 3}).sale).slug
     client = visitor_of(customer)
     client.raise_request_exception = False

@@ -203,7 +203,7 @@ def test_an_offer_that_was_read_before_a_change_is_not_cached() -> None:
 
 
 def test_preheating_locks_stock_in_the_order_of_skus() -> None:
-    """Preheating locks stock in the order of skus, although the earlier sale's split stock of b must be merged."""
+    """Preheating locks stock in the order of skus, although b is merged from an earlier sale's split stock."""
     earlier = on_sale({"b": 5}, strategy="unit-rows")
     Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
     later = on_sale({"a": 5, "b": 0}, strategy="lua", preheat=False)
@@ -367,7 +367,10 @@ def test_a_sale_without_redis_is_loaded_without_it(redis_gone: Gone) -> None:
 def test_without_redis_the_next_sale_of_a_sku_opens_if_none_has_used_it(
     redis_gone: Gone, name: str, opens: bool
 ) -> None:
-    """Without Redis, the next sale of a sku opens unless a counter of an earlier sale must be deleted (the control)."""
+    """Without Redis, the next sale opens if no counter of an earlier sale must be deleted.
+
+    The control has a counter.
+    """
     before = on_sale({"a": 3}, strategy=name)
     after = on_sale({"a": 0}, preheat=False)
     with redis_gone():
@@ -392,7 +395,7 @@ def test_without_redis_a_sale_that_does_not_use_it_is_paused(redis_gone: Gone, n
 
 
 def test_a_sale_that_was_extended_meanwhile_stays_loaded() -> None:
-    """`advance`, which first reads all sales that are over, does not unload one that was extended since."""
+    """`advance` does not unload a sale that was extended after `advance` had read it."""
     offer = on_sale({"a": 3}, strategy="lua")
     Sale.objects.update(closes_at=timezone.now())
     over = sale(offer.sale)

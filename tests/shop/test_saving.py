@@ -357,7 +357,7 @@ def test_rejecting_again_changes_nothing(make: Make, customer: int) -> None:
 
 
 def test_rejected_orders_with_a_used_key_have_their_ids_as_keys(make: Make) -> None:
-    """Rejected orders whose key is in use get their ids as keys: each was answered with 202 and needs an outcome."""
+    """Rejected orders whose key is in use get their ids as keys, because each needs an outcome."""
     first, second, third = (make(key="one") for _ in range(3))
     saved(first)
     for _ in range(2):

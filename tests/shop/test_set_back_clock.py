@@ -84,7 +84,7 @@ def test_tasks_are_sent_after_the_clock_was_set_back(
 
 
 def test_a_start_forgets_times_to_come(tmp_path: Path, machine: Machine, sent: list[str]) -> None:
-    """A start forgets run times in the future. The schedule's file keeps them, so a restart alone would not help."""
+    """A start forgets run times in the future, which the schedule's file would otherwise keep."""
     before = scheduler(tmp_path / "schedule", sent)
     for entry in before.schedule.values():
         entry.last_run_at = machine.now()

@@ -147,10 +147,7 @@ def test_a_pooler_is_before_a_given_database_and_not_before_the_lab(monkeypatch:
 def test_through_a_pooler_a_connection_asks_for_nothing_that_a_session_keeps(
     monkeypatch: pytest.MonkeyPatch, pooler: str
 ) -> None:
-    """Through a pooler, connections use no session state.
-
-    Negative control: without one, they prepare and set options.
-    """
+    """Through a pooler, connections use no session state. Negative control: without one, they do."""
     given = {"DATABASE_URL": "postgres://shop@db/shop", "DATABASE_POOL": "4", "LAB_ENABLED": "0"}
     database = read(monkeypatch, **given, DATABASE_POOLER=pooler)["DATABASES"]["default"]
     asked = (database["OPTIONS"]["prepare_threshold"] is not None, "options" in database["OPTIONS"])

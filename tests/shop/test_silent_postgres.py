@@ -84,7 +84,7 @@ def test_every_connection_notices_a_server_that_is_gone() -> None:
 def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
     """Queued orders, which need only Redis, go on while Postgres is silent.
 
-    The first ones wait until their connection gives up. After that, one caller at a time queries Postgres.
+    The first ones wait until their connection gives up. Then one caller at a time queries Postgres.
     """
     offer = on_sale({"a": 100}, strategy="lua-queue")
     body = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})

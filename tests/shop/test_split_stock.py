@@ -1,4 +1,4 @@
-"""The next sale, late payments and corrections find split stock."""
+"""Stock that one sale has split into segments or unit rows is used by the next sale, late payments and corrections."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PAIRS = [
     pytest.param("unit-rows", "unit-rows", marks=pytest.mark.slow),
     pytest.param("segmented-lock", "guarded-update", marks=pytest.mark.slow),
 ]
-"""The strategy that split the stock, and the next sale's strategy, which may split it, too, or have a counter."""
+"""Strategies of a sale that splits the stock and of the next one, which splits it, has a counter, or neither."""
 HOUR = timedelta(hours=1)
 
 
@@ -324,7 +324,7 @@ def test_a_correction_finds_split_units(name: str) -> None:
 
 
 def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
-    """A late payment locks no segment before its stock rows. Carts lock all rows first, so it could deadlock."""
+    """A late payment locks its stock rows before segments, as carts do. Another order could deadlock."""
     offer = on_sale({"a": 10, "c": 10}, strategy="segmented-lock")
     cart = {"customer": new_customer(), "quantities": offer.cart(a=1, c=1), "key": "k"}
     order = Order.objects.get(pk=place_order(sale=offer.sale, **cart).order.pk)

@@ -53,7 +53,7 @@ def test_the_price_of_another_operator_is_not_overwritten(admin_client: Client, 
 
 
 def test_another_rate_of_a_waiting_room_keeps_the_opening(admin_client: Client) -> None:
-    """A new admission rate keeps the opening to the millisecond, because the line and tickets depend on it."""
+    """Changing the admission rate keeps the exact opening time, on which the line and tickets depend."""
     offer = on_sale({"a": 3})
     Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=5)
     before = Sale.objects.get()
@@ -77,7 +77,7 @@ def test_a_waiting_room_that_has_opened_is_only_postponed(admin_client: Client, 
 
 
 def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
-    """Preheating, at any time by Celery, leaves an open form valid: it changes nothing that the form shows."""
+    """Preheating, at any time by Celery, leaves an open form valid."""
     offer = on_sale({"a": 10}, strategy="lua", preheat=False)
     link = f"{SALES}{offer.sale}/change/"
     form = the_form(offer, opens=in_hours(-1), closes=in_hours(1)) | hidden(get(admin_client, link), "shown")
@@ -92,7 +92,7 @@ def refund_form(page: str, units: int) -> dict[str, str]:
 
 
 def test_units_of_two_operators_are_both_returned(admin_client: Client) -> None:
-    """If two operators each return a unit, the second is told that the first unit has come back, and both count."""
+    """If two operators each return a unit, the second is told of the first one's unit, and both count."""
     order = paid(on_sale({"a": 5}, price="9.90"), new_customer(), a=3)
     link = f"{ORDERS}{order}/refund-items/"
     first, second = (refund_form(get(admin_client, link), 1) for _ in range(2))

@@ -222,7 +222,7 @@ def test_money_that_was_sent_back_does_not_pay_an_order(provider: Provider, buye
 def test_a_report_that_is_recorded_after_it_was_booked_is_closed_by_the_next(order: UUID) -> None:
     """A report recorded as unmatched after its booking is closed by the next delivery of the report.
 
-    Two deliveries overlap: one finds no order and is recorded after the other was booked.
+    One of two overlapping deliveries finds no order, and is recorded after the other was booked.
     """
     amount = Order.objects.get(pk=order).total
     pay = partial(payments.receive_payment, "pay", order=order, amount=amount, report="paid")
@@ -299,7 +299,7 @@ def test_a_payment_of_nothing_for_a_free_order_is_accepted_once(provider: Provid
     outcomes = [provider.reports(payment(order, name, "0.00")).json()["outcome"] for name in ("one", "two")]
     assert outcomes == ["paid", "refund_due"]
     assert Payment.objects.filter(outcome="paid").get().amount == Decimal("0.00")
-    # There is no money to return, so no refund is due. Negative control: a second payment of a costly order.
+    # There is no money to return, so no refund is due. Negative control: a second payment of an order with a price.
     assert not refunds_due(Payment.objects.all()).exists()
     assert Payment.objects.get(reference="two").note == "The order is already paid. There is nothing to refund."
     costly = UUID(buyer.order(order_body(on_sale({"b": 5}, price="9.90"), b=1)).json()["id"])

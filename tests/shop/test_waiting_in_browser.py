@@ -216,7 +216,7 @@ def test_who_is_in_the_draw_reads_that_the_sale_is_paused(visit: Visit, language
 
 
 def test_another_opening_is_noticed_in_the_draw(visit: Visit) -> None:
-    """The page of the draw notices another opening before its next poll. Control: a page that cannot read the sale."""
+    """If the opening is moved, the page of the draw shows it at once. Control: a page that cannot read the sale."""
     offer, slug = crowded(coming=True)
     context = visit(timezone_id="UTC")
     room_page, sale_page, deaf = context.new_page(), context.new_page(), context.new_page()

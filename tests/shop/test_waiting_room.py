@@ -35,7 +35,7 @@ UNFAIR = 126.1
 
 
 def chi_square(drawn: list[int]) -> float:
-    """Return chi-square of places against order of arrival. A fair draw of any size has 81 on average.
+    """Return chi-square of places against order of arrival; a fair draw has 81 on average.
 
     Args:
         drawn: each customer's place, from 0, in order of arrival.

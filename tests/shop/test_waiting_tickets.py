@@ -168,7 +168,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_order_path_pays_no_command_and_no_query_for_the_room(
     buyer: Buyer, sent: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # All orders must be in one second, because the rate limit queries Redis only from a second's second order on.
+    # Keep all orders in one second: the rate limit queries Redis only after the first order of a second.
     monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
     monkeypatch.setattr(throttles, "seen", throttles.Seen())
     plain, roomy = on_sale({"b": 9}), with_room()

@@ -70,7 +70,7 @@ def enter(buyer: Buyer, offer: OnSale) -> dict[str, Any]:
 
 
 def look(buyer: Buyer, offer: OnSale) -> dict[str, Any]:
-    """Look up one's place through the API."""
+    """Query a customer's place through the API."""
     answer = buyer.get(f"/api/sales/{offer.sale}/waiting/")
     assert answer.status_code == 200
     return dict(answer.json())
