@@ -75,7 +75,7 @@ def running_pgbouncer(
     outer = Path(tempfile.mkdtemp(prefix="lu-"))
     outer.chmod(0o711)
     folder = outer / "pgbouncer"
-    private_subfolder(folder)  # PgBouncer, like Postgres, refuses to run as root
+    private_subfolder(folder)  # PgBouncer, like Postgres, refuses to run as root.
     file = outer / "pgbouncer.ini"
     file.write_text(
         CONFIGURATION.format(

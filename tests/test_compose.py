@@ -50,7 +50,7 @@ def written() -> str:
 
 def load() -> dict[str, Any]:
     """Return a new copy of the Compose file, with anchors resolved, that a test may change."""
-    return json.loads(written())  # JSON, because YAML takes ten times as long
+    return json.loads(written())  # YAML takes ten times as long.
 
 
 def texts(node: Any) -> Iterator[str]:

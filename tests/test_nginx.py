@@ -146,7 +146,7 @@ def test_nobody_reads_the_metrics_through_it(upstream: Upstream, tmp_path: Path)
 def test_without_a_web_server_the_answer_says_to_try_again(tmp_path: Path) -> None:
     request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
     with socket.socket() as refusing:
-        refusing.bind(("127.0.0.1", 0))  # reserves the port and does not listen, so connections are refused
+        refusing.bind(("127.0.0.1", 0))  # Reserve the port without listening, so that connections are refused.
         with proxy(tmp_path, refusing.getsockname()[1]) as port, connect(port, request) as client:
             answer, _, problem = received(client).partition(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 503 ")

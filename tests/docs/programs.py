@@ -88,6 +88,6 @@ def refused(lines: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         understood = json.loads(done.stdout.splitlines()[-1])
         refusals = {line for line, ok in zip(its_lines, understood, strict=True) if not ok}
         if refusals:
-            sys.stderr.write(done.stderr)  # shows why in the report of a failed test
+            sys.stderr.write(done.stderr)  # The report of a failed test shows this.
         found |= refusals
     return [line for line in lines if line in found]

@@ -120,7 +120,7 @@ def check(*words: str) -> Iterator[str]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
             assert profile in {name for service in services for name in service.get("profiles", [])}
             yield from check("docker", "compose", *rest)
-        # the test machine has no Docker, so only the names are checked
+        # Check only the names, because there is no Docker here.
         case ["docker", "compose", "up" | "logs", *rest]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
             options = {"-d", "--wait", "--scale", "-f"}

@@ -22,7 +22,7 @@ from inventory.strategies.lua import Lua
 from inventory.strategies.lua_queue import LuaQueue
 from shop.models import Sale
 
-WINDOW = 0.1  # seconds that the faulty moment lasts, so that a fault can hit it
+WINDOW = 0.1  # seconds for which a fault can hit the flaw
 
 
 class AnswersEarly(Strategy):
@@ -48,7 +48,7 @@ class AnswersEarly(Strategy):
                 answered.set()
                 connections.close_all()
 
-        connections.close_all()  # returns a connection to the pool for the writer
+        connections.close_all()  # Return a connection to the pool for the writer.
         threading.Thread(target=write).start()
         answered.wait()
         if refused:

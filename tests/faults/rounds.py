@@ -33,9 +33,9 @@ UNITS = 20  # stock of each sku
 SKUS = 3
 PURCHASES = 3 * BUYERS  # about twice the orders that the stock can serve
 LATEST = PURCHASES // 2  # maximum number of answers before the fault
-SOLD_OUT_CACHED = 2.0  # seconds for which the shop may still answer "sold out" after units became available again
-BUSY = 0.5  # seconds without any answer after which a purchase may be postponed
-WRITTEN = 3.0  # maximum seconds until a write in progress has reached both Redis and Postgres
+SOLD_OUT_CACHED = 2.0  # seconds for which the shop may still say "sold out" after units came back
+BUSY = 0.5  # seconds without any answer before a purchase may be postponed
+WRITTEN = 3.0  # maximum seconds until a write has reached both Redis and Postgres
 
 
 def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
     # Let buyers postpone: units that a dead process reserved are unavailable until they are reconciled.
     with Crowd(parts.shop.port, purchases, busy=BUSY) as crowd:
         crowd.wait_until(moment)
-        time.sleep(pause)  # moves the fault into the middle of a call
+        time.sleep(pause)  # Wait, so that the fault hits the middle of a call.
         answered_before = crowd.answered
         faults = {**FAULTS, **CONTROLS}[fault](parts, crowd, random)
         parts.restart_until(lambda: crowd.done, "the buyers to be answered")

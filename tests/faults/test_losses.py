@@ -89,6 +89,6 @@ def test_units_in_redis_without_an_owner(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", ["lua", "segmented-redis"])
 def test_a_reservation_whose_order_is_saved_is_no_drift(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     offer = on_sale({"a": 10}, strategy=strategy)
-    monkeypatch.setattr(Counters, "confirm_reservation", lambda *_: False)  # as if the process died before confirming
+    monkeypatch.setattr(Counters, "confirm_reservation", lambda *_: False)  # The process dies before it confirms.
     place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="1")
     assert (units_reserved(offer.products), drift_in_redis(offer.products)) == (2, 0)

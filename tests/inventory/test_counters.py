@@ -125,7 +125,7 @@ def test_a_lost_answer_is_given_back(redis: Redis, no_redis: Redis, lost: str) -
         Redis(connection_pool=ConnectionPool(connection_class=Cut, path=path, retry=None, retry_on_timeout=False))
     )
     first, order = take(load(counters, a=3), ("a", 1)), new_request(("a", 1))
-    counters.give_back(first.id, first.skus)  # lets the server cache the scripts
+    counters.give_back(first.id, first.skus)  # Let the server cache the scripts first.
     if lost == "its return too":
         counters._end_reservation = Counters(no_redis)._end_reservation
     Cut.cut_next = True

@@ -526,7 +526,7 @@ def test_a_shift_ends_and_wakes_another_worker(
 
 
 def test_four_workers_save_each_order_once(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lua_queue, "BATCH", 10)  # batches of 10 leave work for all four workers
+    monkeypatch.setattr(lua_queue, "BATCH", 10)  # Leave work for all four workers.
     stock.deliver("a", 197)
     strategy.preheat(["a"], ledger.saved)
     put(strategy, *[("a", 1)] * 200)

@@ -80,7 +80,7 @@ def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: 
 
 def test_a_lost_lease_is_told(notes: Notes, redis: Any) -> None:
     with override_settings(STOCK_LOCK_TTL=1.0), observing.hold(stock_lock("a"), 1.0, strategy="redis-lock") as lease:
-        redis.flushall()  # deletes the grant, so that its renewal fails
+        redis.flushall()  # Delete the grant, so that its renewal fails.
         wait_for(lambda: lease.lost)
     assert notes.told == [("waited", "redis-lock", True), ("held", "redis-lock", True)]
 

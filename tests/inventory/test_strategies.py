@@ -122,7 +122,7 @@ COSTS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_the_cost_of_an_order(name: str, ledger: Ledger, redis: Redis) -> None:
     strategy = preheated(name, {"a": 2, "b": 2})
-    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # lets the server cache the scripts
+    strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)  # Let the server cache the scripts first.
 
     with CaptureQueriesContext(connection) as queries:
         sent = commands_sent(redis, lambda: strategy.place(new_request(("a", 1), ("b", 1)), ledger.save))
@@ -137,7 +137,7 @@ def commands_sent(redis: Redis, body: Callable[[], Any]) -> list[str]:
     """Return the commands that clients send to Redis while the body runs, without those inside scripts."""
     sent: list[str] = []
     with redis.monitor() as monitor:
-        redis.echo("begin")  # also opens a second connection, because the monitor keeps the first
+        redis.echo("begin")  # Open a second connection, because the monitor keeps the first.
         body()
         redis.echo("end")
         for command in monitor.listen():

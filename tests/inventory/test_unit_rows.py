@@ -227,7 +227,7 @@ def test_no_deadlock_between_the_attempts(
         rival: list[Future[Any]] = []
 
         def buy_the_other() -> Any:
-            execute("SET deadlock_timeout = '60s'")  # makes Postgres report the deadlock to the first order
+            execute("SET deadlock_timeout = '60s'")  # Make Postgres report the deadlock to the first order.
             return buy(UnitRows(rows=1), ledger)
 
         def step(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:

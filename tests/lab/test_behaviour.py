@@ -219,7 +219,7 @@ def test_all_that_runs_for_an_order_is_hashed(client: Client, strategy: str) -> 
     headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Idempotency-Key": "one"}
     body = {"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}
     called: set[Path] = set()
-    client.get("/api/sales/")  # imports all views first, because imports count as calls
+    client.get("/api/sales/")  # Import all views first, because imports count as calls.
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         called.add(Path(frame.f_code.co_filename))

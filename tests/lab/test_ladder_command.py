@@ -32,7 +32,7 @@ def test_verify_reports_each_claim_as_json(sandbox: Sandbox) -> None:
     assert (sound["exhausted"], sound["clients"], sound["preemptions"], sound["faults"]) == (True, 2, 2, 1)
     keys = "rung track claim verdict replays broken schedules exhausted clients preemptions faults seconds"
     assert {*keys.split()} == {*flawed} == {*sound} - {"also", "completed", "sampled"}
-    (crowd,) = sound["also"]  # may be False: Postgres decides which of two waiters it serves first
+    (crowd,) = sound["also"]  # Its search may be incomplete: Postgres decides which of two waiters it serves first.
     assert (crowd["clients"], crowd["preemptions"], crowd["faults"]) == (3, 1, 1)
 
 

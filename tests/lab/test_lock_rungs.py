@@ -206,7 +206,7 @@ class TestNoLock(RungConformance): ...
 
 @control("thread-lock", fails={PROCESSES, ANY_THREAD}, passes={"test_threads_lose_no_update"})
 class TestThreadLock(RungConformance, AcrossProcessesConformance):
-    FAILS_WITH = (AssertionError, RuntimeError)  # RuntimeError, because an RLock refuses another thread's release
+    FAILS_WITH = (AssertionError, RuntimeError)  # An RLock refuses another thread's release.
 
 
 @control("setnx", fails={OWNER}, passes={EXCLUDES, ONE_OBJECT, HOLD, ANY_THREAD, PROCESSES})

@@ -203,7 +203,7 @@ def test_keys_that_a_crash_of_the_lab_leaves_are_emptied() -> None:
     assert replay("setnx", ["A", "crash A"], sandbox).steps
     left = redis.Redis.from_url(sandbox.redis_url)
     assert left.dbsize() > 1
-    end_backend(sandbox.observer)  # as when the process dies without releasing anything
+    end_backend(sandbox.observer)  # Lose the lock without a release, as when the process dies.
     sandbox.close()
     assert left.dbsize() > 1
     another = open_sandbox(NUMBER)
@@ -269,7 +269,7 @@ def in_sandbox(statement: str) -> list[Any]:
     "statement",
     [
         "CREATE TABLE wages AS SELECT 1 AS paid",
-        "SELECT 1",  # an empty database is foreign too, if its comment does not name the lab
+        "SELECT 1",  # An empty database is foreign, too, if its comment does not name the lab.
     ],
 )
 def test_a_foreign_postgres_database_is_kept(other_database: Callable[..., None], comment: str, statement: str) -> None:
@@ -417,7 +417,7 @@ def test_a_lost_sandbox_is_not_used_again(settings: Any) -> None:
     assert lost[0] not in pool._idle.values()
     with borrowed() as another:
         assert another is not lost[0]
-    end_backend(another.observer)  # lose the connection of an idle sandbox
+    end_backend(another.observer)  # Lose the connection of an idle sandbox.
     with borrowed() as opened_again:
         assert opened_again.observer.execute("SELECT 1").fetchone() == (1,)
 

@@ -61,7 +61,7 @@ def test_one_buyer_after_the_other_gets_the_right_answer(redis: Redis, slug: str
     with pytest.raises(SoldOut, match="b: 2 wanted, 1 left"):
         RUNGS[slug].place(new_request(("a", 1), ("b", 2)), ledger.save)
     assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 2, 2, 0), Figures("b", 1, 1, 0)]
-    redis.flushall()  # some flaws leave locks or wrong counters behind
+    redis.flushall()  # Some flaws leave locks or wrong counters behind.
     ledger.stock_up("a", 2)
     assert [buy(slug), buy(slug)] == [Placement.COMMITTED] * 2
     with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):

@@ -217,7 +217,7 @@ class LockConformance(ABC):
         def acquire_and_drop() -> None:
             # A typical mistake: acquire() returns no bool, but a lease that has to be released.
             bool(lock.acquire())
-            gc.collect()  # kazoo keeps the call's frames alive in a reference cycle
+            gc.collect()  # kazoo keeps the call's frames alive in a reference cycle.
 
         with pytest.warns(ResourceWarning, match=f"lock '{re.escape(lock.name)}' was dropped without release"):
             acquire_and_drop()
@@ -356,7 +356,7 @@ class LockConformance(ABC):
         async def all_at_once() -> None:
             asyncio.get_running_loop().set_default_executor(
                 ThreadPoolExecutor(11)
-            )  # one thread per waiter, and one for the release
+            )  # One thread per waiter, and one for the release.
             await asyncio.gather(*[add() for _ in range(10)])
 
         asyncio.run(all_at_once())
@@ -425,7 +425,7 @@ class LockConformance(ABC):
             wait_for(lambda: self.waiters(lock) == 1 and self.is_asleep(main))
             signal.pthread_kill(main, signal.SIGINT)
 
-        # a shell makes background jobs ignore SIGINT
+        # A shell makes background jobs ignore SIGINT.
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with lock.hold():
@@ -450,7 +450,7 @@ class LockConformance(ABC):
             assert other.acquire(timeout=SHORT) is None  # Open the connections that stay open.
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
-            with lock.hold(timeout=LONG):  # a busy machine may respond late
+            with lock.hold(timeout=LONG):  # A busy machine may respond late.
                 pass
         self.leaves_only(before, lock)
 
@@ -573,18 +573,19 @@ class AcrossMachinesConformance(LockConformance):
     def test_a_release_without_waiters_writes_once(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold():
-            assert make_lock().acquire(timeout=0.01) is None  # a waiter that gives up must leave no work to the release
+            # A waiter that gives up must leave no work to the release.
+            assert make_lock().acquire(timeout=0.01) is None
             before = self.written(lock)
         assert self.written(lock) - before == self.RELEASE_WRITES
 
     def test_an_unanswered_release_can_be_repeated(self, link: Link, make_lock: MakeLock, name: str) -> None:
         lock = self.made(link.recipe, name)
-        with lock.hold():  # opens connections, and has the servers cache the scripts
+        with lock.hold():  # Open connections, and let the servers cache the scripts.
             pass
         lease = acquired(lock)
         link.lose_the_answer(link.recipe.RELEASE)
         try:
-            ours = lease.release()  # some locks repeat the request by themselves
+            ours = lease.release()  # Some locks repeat the request by themselves.
         except LockUnavailable:
             with make_lock().hold(timeout=PATIENCE) as other:
                 ours = lease.release()
@@ -607,7 +608,7 @@ class AcrossMachinesConformance(LockConformance):
         survives = lock.capabilities.survives_restart
         with ThreadPoolExecutor(1) as threads:
             lease = acquired(lock)
-            assert not lock.capabilities.renews or is_renewed(lease)  # opens the connection for renewals
+            assert not lock.capabilities.renews or is_renewed(lease)  # Open the connection for renewals.
             waiting = threads.submit(third.acquire, timeout=2 * PATIENCE)
             wait_for(lambda: self.waiters(third) == 1)
             link.refuse()
@@ -670,7 +671,7 @@ class ScriptsConformance(LockConformance):
         self.lose_the_scripts()
         assert other.acquire(blocking=False) is None
         self.lose_the_scripts()
-        assert other.acquire(timeout=0.01) is None  # this waiter gives up and leaves the queue
+        assert other.acquire(timeout=0.01) is None  # This waiter gives up and leaves the queue.
         self.lose_the_scripts()
         lease.extend()
         self.lose_the_scripts()

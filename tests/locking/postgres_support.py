@@ -88,7 +88,7 @@ class PostgresRecipe:
         """Do nothing: a recipe has no client."""
 
 
-_add_row_once = functools.cache(add_row)  # cached, because it opens a session and tests make many such objects
+_add_row_once = functools.cache(add_row)  # Add a row once: this opens a session, and tests make many such objects.
 
 RELEASES = {AdvisoryLock: b"pg_advisory_unlock", RowLock: b"COMMIT", InsertLock: b"DELETE FROM lock_grant"}
 

@@ -65,7 +65,7 @@ class Proxy:
                 server = socket.socket(family)
                 try:
                     server.connect(self._server)
-                except OSError:  # the server has closed the connection
+                except OSError:  # The server has closed the connection.
                     _end(client)
                     _end(server)
                     continue

@@ -19,7 +19,7 @@ from locking.redis.redlock import Redlock
 from tests.locking.support import Address, RedisCell, client_of, paused, socket_of
 
 if TYPE_CHECKING:
-    from servers.valkey import Valkey  # for type hints only: many short-lived processes import this file
+    from servers.valkey import Valkey  # Used for type hints only: many short-lived processes import this file.
 
 
 class CountedRedlock(Redlock):

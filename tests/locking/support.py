@@ -124,7 +124,7 @@ class FileCell:
 
     def write(self, value: int) -> None:
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT)
-        os.pwrite(file, f"{value:020d}".encode(), 0)  # one write, so that readers never see half of a number
+        os.pwrite(file, f"{value:020d}".encode(), 0)  # With one write, readers never see half of a number.
         os.close(file)
 
 
@@ -234,7 +234,7 @@ def in_fork(body: Callable[[], str]) -> str:
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(2 * round(PATIENCE))  # ends a hanging child after its test
+        signal.alarm(2 * round(PATIENCE))  # End a hanging child after its test.
         try:
             try:
                 said = body()
@@ -377,7 +377,7 @@ class RedisTraces:
         monkeypatch.setattr(Waiter, "wait", wait)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        fence = f"lock:{{{lock.name}}}:fence".encode()  # left out, because the fence expires by itself
+        fence = f"lock:{{{lock.name}}}:fence".encode()  # Leave out the fence, which expires by itself.
         keys = {key for key in self.client.scan_iter(f"lock:{{{lock.name}}}*") if key != fence}
         return {
             "keys": len(keys),

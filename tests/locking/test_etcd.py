@@ -64,7 +64,7 @@ def made_on(etcd: Etcd, folder: Path) -> EtcdRecipe:
 
 @pytest.fixture
 def recipe(etcd: Etcd, observer: Observer, tmp_path: Path) -> Iterator[EtcdRecipe]:
-    observer.clear()  # revokes leases of processes that tests have killed
+    observer.clear()  # Revoke leases of processes that tests have killed.
     yield made_on(etcd, tmp_path)
     client_of.cache_clear()
 
@@ -102,7 +102,7 @@ class TestEtcdLock(
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 1.5  # etcd keeps a queue entry a second longer, and checks leases every half second
+    CRASH_GRACE = 1.5  # etcd keeps a queue entry a second longer, and checks leases every half second.
     IMPATIENT = {"ttl": SHORTEST}
 
     @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ class TestTtl:
             recipe("a", ttl=ttl)
 
     def test_a_server_with_longer_leases_is_refused(self, tmp_path: Path) -> None:
-        with running_etcd("--election-timeout=2000") as slow:  # its minimum TTL is 1.5 times the election timeout
+        with running_etcd("--election-timeout=2000") as slow:  # The minimum TTL is 1.5 times the election timeout.
             recipe = made_on(slow, tmp_path)
             with pytest.raises(ValueError, match=r"ttl.* 3 s"):
                 recipe("a", ttl=1).acquire()

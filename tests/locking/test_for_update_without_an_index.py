@@ -94,7 +94,7 @@ def test_under_serializable_the_whole_table_counts_as_read(indexed: bool, sessio
     predicate = {kind for kind, mode in locks_of(holder, other) if mode == "SIReadLock"}
     assert predicate == ({"tuple"} if indexed else {"relation"})
     other.execute("SET lock_timeout = '10s'")
-    assert other.execute(WRITE, ["lock 2"]).rowcount == 1  # a predicate lock blocks nobody
+    assert other.execute(WRITE, ["lock 2"]).rowcount == 1  # A predicate lock blocks nobody.
     other.rollback()
 
 

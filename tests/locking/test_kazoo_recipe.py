@@ -51,7 +51,7 @@ class TestKazooRecipeLock(
 ):
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 0.4  # the server ends sessions every 0.4 s: at every second tick
+    CRASH_GRACE = 0.4  # ZooKeeper ends sessions every 0.4 s, at each second tick.
     IMPATIENT = {"ttl": SHORTEST}
     FAILS = frozenset(
         {

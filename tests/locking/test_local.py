@@ -183,7 +183,7 @@ def test_an_interrupted_release_wakes_the_next(name: str, monkeypatch: Patch) ->
     class Interrupted(deque):  # type: ignore[type-arg]
         def remove(self, turn: object) -> None:
             super().remove(turn)
-            if self:  # another waiter is behind this one
+            if self:  # Another waiter is behind this one.
                 raise KeyboardInterrupt
 
     lock, served = ThreadLock(name), list[bool]()
@@ -354,7 +354,7 @@ def living_child() -> Iterator[Callable[[], int]]:
 
 def opened_by(child: int, path: Path) -> bool:
     for link in Path(f"/proc/{child}/fd").iterdir():
-        with suppress(FileNotFoundError):  # a starting child has just closed it
+        with suppress(FileNotFoundError):  # A starting child has just closed it.
             if link.readlink() == path:
                 return True
     return False

@@ -98,7 +98,7 @@ class OnPostgres(PostgresTraces):
     """Fixtures for tests of one kind of lock, and for tests of all kinds."""
 
     KIND: Any = AdvisoryLock
-    PAIRS = 10  # each opens a connection, for which the server starts a process
+    PAIRS = 10  # Each opens a connection, for which the server starts a process.
 
     @pytest.fixture(autouse=True)
     def _server(self, server: Postgres, admin: Admin) -> None:
@@ -312,7 +312,7 @@ class TestLostConnection(OnPostgres):
         self.admin.execute(
             "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = %s", ["lock kept"]
         )
-        turn(session_recipe("another"))  # gives the backend time to send a message
+        turn(session_recipe("another"))  # Give the backend time to send a message.
         lease.check()
         lease.extend()
         assert (lease.release(), told) == (True, [])
@@ -372,7 +372,7 @@ class TestServerGone:
                     lease.extend()
         finally:
             server.start()
-        assert lease.release() is (kind is InsertLock)  # an InsertLock's row is committed, so it survives
+        assert lease.release() is (kind is InsertLock)  # An InsertLock's row is committed, so it survives.
 
     def test_a_renewal_ends_in_time(self, server: Postgres) -> None:
         lease = held(InsertLock(conninfo_of(server), "hangs", ttl=LONG))
@@ -402,14 +402,14 @@ class TestServersTimeouts(OnPostgres):
     ) -> None:
         only_ours = "SELECT set_config('lock_timeout', $1, false), set_config('idle_session_timeout', $2, false)"
         monkeypatch.setattr(session, "SETTINGS", only_ours)
-        default("idle_in_transaction_session_timeout", "2s")  # must be long enough to acquire the lock
+        default("idle_in_transaction_session_timeout", "2s")  # The timeout must allow the lock to be acquired first.
         lease = held(PostgresRecipe(RowLock, conninfo, tmp_path)("not off"))
         wait_for(lambda: lease.lost)
         assert lease.release() is False
 
     def test_a_statement_timeout_does_not_end_a_wait(self, any_recipe: PostgresRecipe, default: Default) -> None:
         lock = any_recipe("statement")
-        # long enough for the statement that sets the session's timeout
+        # The timeout must allow the statement that sets the session's timeout.
         default("statement_timeout", "500ms")
         with lock.hold():
             assert run_threads(*[lambda: lock.acquire(timeout=1.0)] * 2) == [None] * 2
@@ -566,7 +566,7 @@ class TestFork(OnPostgres):
                     wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
 
-            with inherited._mutex:  # `ended` takes this mutex, too, so a forked child may inherit it locked
+            with inherited._mutex:  # `ended` takes this mutex, too, so a forked child may inherit it locked.
                 assert in_fork(renewed) == "renewed"
             assert renewer.renew([kept], LONG) == [True]
             assert renewer._session is inherited
@@ -877,7 +877,7 @@ class TestInsert(OnPostgres):
         def stand_still(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
             if not of_the_first or self is of_the_first[0]:
                 of_the_first.append(self)
-                if len(of_the_first) == place + 1:  # the first statement pins the settings
+                if len(of_the_first) == place + 1:  # The first statement pins the settings.
                     wait_for(lambda: session._ready(self._pgconn.socket, 0.0), "the server to end the session")
                     monkeypatch.undo()
                     assert lease.release() is True

@@ -290,7 +290,7 @@ class TestSharedSessions(PostgresTraces):
                 assert spare in _spare
                 if ends_at_once:
                     spare.close()
-                else:  # ends the session after its socket was checked
+                else:  # End the session after its socket was checked.
                     self.admin.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
                         [f"lock {lock.name}"],

@@ -83,7 +83,7 @@ def test_a_minority_grants_nothing_and_its_holder_is_told_first(
     minority, majority = quorum.recipe(old), quorum.recipe(one, other)
     told: list[float] = []
     lock = minority("stock", ttl=SHORTEST, on_lost=lambda lease: told.append(time.monotonic()))
-    with minority("another", ttl=SHORTEST).hold():  # granted while the network is whole
+    with minority("another", ttl=SHORTEST).hold():  # Locks are granted while the network is whole.
         pass
     lease = acquired(lock)
     cut = time.monotonic()
@@ -95,7 +95,7 @@ def test_a_minority_grants_nothing_and_its_holder_is_told_first(
         with pytest.raises(LockUnavailable):
             minority("another", ttl=SHORTEST).acquire(timeout=0.5)
     second = waiter.result()
-    assert lease.lost  # lost before the majority grants the lock to another client
+    assert lease.lost  # The lease is lost before the majority grants the lock to another client.
     record_property("seconds from the cut to the grant", time.monotonic() - cut)
     record_property("seconds from the cut to the call of on_lost", wait_for(lambda: told)[0] - cut)
     assert attempts
@@ -111,7 +111,7 @@ def test_a_follower_that_lost_its_disk_forgets_no_grant(quorum: Quorum, threads:
     leader, (empty, other) = quorum.cluster.leader(), quorum.followers()
     lease = acquired(quorum.recipe(other, empty)("stock", ttl=LONG))
     quorum.replace_disk(empty)
-    leader.kill()  # leaves the follower and the member with the new disk as majority
+    leader.kill()  # Now the follower and the member with the new disk are the majority.
     assert quorum.cluster.leader() is not leader
     waiter = threads.submit(granted, quorum.recipe(empty, other, own=1)("stock", ttl=LONG))
     assert renewed(lease)

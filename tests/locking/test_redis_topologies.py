@@ -60,7 +60,7 @@ class TestReplicas:
             with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
                 RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1).acquire(timeout=1.0)
             wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be taken back")
-            with RedisLock(client, "copied").hold(timeout=0):  # granted without asking replicas
+            with RedisLock(client, "copied").hold(timeout=0):  # Without replicas to confirm, the lock is granted.
                 pass
         wait_for(lambda: synced(client), "the replica")
 
@@ -205,7 +205,7 @@ def valkeys_sentinel(primary: int) -> Iterator[int]:
         f"port {port}\nbind {HOST}\ndir {folder.valkey}\nsentinel monitor shop {HOST} {primary} 1\n"
         "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
     )
-    settings.chmod(0o666)  # the sentinel, run by any user, rewrites the file
+    settings.chmod(0o666)  # The sentinel, run by any user, rewrites the file.
     sentinel = Child(
         "sentinel",
         [str(WHEEL.path(folder.path)), str(settings), "--sentinel"],

@@ -223,7 +223,7 @@ class TestHandOver:
                 served.append(place)
 
         turns = []
-        for place, ttl in enumerate((60.0, 60.0, 0.5)):  # the waiter with the shortest TTL queries first
+        for place, ttl in enumerate((60.0, 60.0, 0.5)):  # The waiter with the shortest TTL queries first.
             turns.append(threads.submit(turn, place, ttl))
             wait_for(lambda count=place + 1: blocked(client) == count)
         client.delete(KEY)
@@ -507,7 +507,7 @@ class TestLateGrant:
     def test_after_a_grant_by_look_no_grant_is_taken(self, client: redis.Redis, threads: Pool) -> None:
         client.set(KEY, "a holder who dies", px=300)
         turns = [threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0)) for _ in range(12)]
-        # the first after its timer, each other when the lock is released to it
+        # The first waiter acquires after its timer, each other when the lock is released to it.
         fences = [turn.result(PATIENCE) for turn in turns]
         assert len(set(fences)) == 12
         assert blocked(client) == 0

@@ -247,7 +247,7 @@ class TestLostAnswers:
         self, own_valkey: Valkey, ttl: float, timeout: float | None
     ) -> None:
         client = redis.Redis.from_url(own_valkey.url, socket_timeout=PATIENCE)
-        RedisLock(client, "hung").acquire().release()  # opens the connection first, because the next TTL is short
+        RedisLock(client, "hung").acquire().release()  # Open the connection first, because the next TTL is short.
         lock = RedisLock(client, "hung", ttl=ttl)
         start = time.monotonic()
         with paused(own_valkey.child.pid), pytest.raises(LockUnavailable):
@@ -296,7 +296,7 @@ class TestLostAnswers:
 
     def test_a_late_confirmation_is_given_back(self, connect: Connect, client: redis.Redis, monkeypatch: Patch) -> None:
         clock = Clock()
-        # another TTL than the waiter's, so the waiter must confirm its grant
+        # The TTLs differ, so the waiter must confirm its grant.
         holder = RedisLock(client, "slow", ttl=2 * LONG).acquire()
         slow = RedisLock(client, "slow", ttl=LONG, clock=clock)
         send = RedisLease.extend_call
@@ -332,7 +332,7 @@ CLIENTS = {
 class TestEveryKindOfClient:
     def test_it_locks_waits_is_woken_and_renews(self, connect: Connect, options: dict[str, Any]) -> None:
         client = connect(**options)
-        lock = RedisLock(client, "any", ttl=LONG)  # so long that only a wake-up can end the wait
+        lock = RedisLock(client, "any", ttl=LONG)  # The TTL is so long that only a wake-up can end the wait.
         lease = lock.acquire()
 
         def wait() -> int:

@@ -194,7 +194,7 @@ class TestRedlock(
         super().fail_12_tries(lock, other, **how)
 
     def traces(self, lock: Lock) -> dict[str, int]:
-        gc.collect()  # closes other tests' redis-py clients, which are in reference cycles
+        gc.collect()  # Close other tests' redis-py clients, which are in reference cycles.
         return {
             "keys": sum(client.exists(f"redlock:{lock.name}") for client in self.admins),
             "connections": sum(len(client.client_list()) for client in self.admins),
@@ -491,7 +491,7 @@ class TestLateGrants:
         lease, node = make(renew=False).acquire(), node_of(clients[0].connection_pool)
         while (connection := node.take_idle()) is not None:
             connection.disconnect()
-        node.silent = True  # tells the ballot not to wait for this node
+        node.silent = True  # The ballot need not wait for this node.
         connect, put = nodes_module.open_connection, RedlockNode.put
         released, taken = threading.Event(), []
 
@@ -749,7 +749,7 @@ class TestRelease:
             assert [released(lease), released(lease)] == [
                 None,
                 None,
-            ]  # None, because too few nodes responded to decide
+            ]  # Too few nodes responded to decide.
         assert wait_for(lambda: released(lease)) is True
         assert lease.release() is False
 
@@ -815,7 +815,7 @@ class TestServers:
         assert {type(lock._renewer) for lock in locks} == {RedlockRenewer}
         assert len({lock._renewer for lock in locks}) == 1
         leases[3].release()
-        leases[0].extend()  # has all nodes cache the script
+        leases[0].extend()  # Let all nodes cache the script.
         before = counted.sent
         assert locks[0]._renewer.renew(leases, 5.0) == [index != 3 for index in range(10)]
         assert counted.sent - before == NODES
@@ -857,7 +857,7 @@ class TestServers:
             del clients
 
             def closed() -> bool:
-                gc.collect()  # redis-py's clients are in reference cycles
+                gc.collect()  # Collect redis-py's clients, which are in reference cycles.
                 return "brief" not in [one["name"] for one in client.client_list()]
 
             wait_for(closed)

@@ -59,7 +59,7 @@ class TestReentrantRedisLock(OfTheLockWithin, test_redis.TestRedisLock):
             for lease in (inner, outer):
                 with pytest.raises(LeaseLost):
                     lease.check()
-        wait_for(lambda: told)  # if the watchdog saw the loss first, its call of `on_lost` may come later
+        wait_for(lambda: told)  # If the watchdog saw the loss first, its call of `on_lost` may come later.
         assert [lease.token for lease in told] == [outer.token] == [inner.token]
         assert caplog.text.count(lock.name) == 1
 
@@ -277,7 +277,7 @@ def test_a_reused_thread_id_is_not_the_holder(lock: ReentrantLock) -> None:
         # Python 3.13 creates a new Thread object for each thread that Python did not start.
         return leases[0][0] == ident and (leases[0][1] is thread or sys.version_info >= (3, 13))
 
-    wait_for(reused)  # negative control: a new thread gets the same thread id and, before 3.13, the same Thread object
+    wait_for(reused)  # Negative control: a new thread gets the same thread id and, before 3.13, the same Thread object.
     lease.release()
 
 

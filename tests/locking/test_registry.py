@@ -174,7 +174,7 @@ def test_force_release_frees_and_tells(client: redis.Redis, caplog: Log) -> None
 
 
 def test_force_release_hands_over(client: redis.Redis) -> None:
-    lock = RedisLock(client, "stuck", ttl=60.0)  # so long that only a wake-up can end the wait
+    lock = RedisLock(client, "stuck", ttl=60.0)  # The TTL is so long that only a wake-up can end the wait.
     lease = lock.acquire()
 
     def force() -> None:

@@ -189,7 +189,7 @@ class TestTurn:
 
     def test_a_late_answer_does_not_revive_the_lease(self) -> None:
         lease = self.watched()
-        self.renewer.takes = 7.0  # late, although in time if counted from the response
+        self.renewer.takes = 7.0  # This is late, although in time if counted from the response.
         self.clock.now += 3.0
         assert self.dog.tick() == math.inf
         assert (lease.lost, self.told) == (True, ["a"])
@@ -369,7 +369,8 @@ class TestLoss:
         assert Called.calls == 1
 
     def test_a_server_that_hangs_briefly_costs_nothing(self, own_valkey: Valkey) -> None:
-        lease, told = self.hold(own_valkey, ttl=2 * self.TTL)  # longer than a busy machine can delay the test
+        # The TTL is longer than a busy machine can delay the test.
+        lease, told = self.hold(own_valkey, ttl=2 * self.TTL)
         renew(lease, 0.1)
         with paused(own_valkey.child.pid):
             wait_for(lambda: lease.remaining() < 0.6 * lease.ttl)

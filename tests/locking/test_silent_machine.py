@@ -31,7 +31,7 @@ ADDRESS = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 """An address of this machine that no other test uses. Keepalives need TCP."""
 TTL = 10.0
 LONGER = 90.0
-"""Seconds: longer than any lock here outlives its holder."""
+"""Seconds: longer than a dead holder keeps any of these locks."""
 QUICK = "-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=2"
 SYSTEM = {"tcp_keepalives_idle": 7200, "tcp_keepalives_interval": 75, "tcp_keepalives_count": 9}
 """The defaults of Linux: 7200 + 9 * 75 = 7875 s, more than two hours."""

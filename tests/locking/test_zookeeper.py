@@ -120,7 +120,7 @@ class TestZooKeeperLock(
     SHORT = SHORTEST
     OPTIONS = {"ttl": LONG}
     CRASH_OPTIONS = {"ttl": SHORTEST}
-    CRASH_GRACE = 0.4  # the server ends sessions every 0.4 s: at every second tick
+    CRASH_GRACE = 0.4  # ZooKeeper ends sessions every 0.4 s, at each second tick.
     IMPATIENT = {"ttl": SHORTEST}
 
     @pytest.fixture(autouse=True)
@@ -522,7 +522,7 @@ def test_the_first_acquire_ends_in_time(
 
 def test_a_cut_first_acquire_is_no_answer(proxy: Proxy, proxied: ZooKeeperRecipe) -> None:
     lock = proxied("cut")
-    proxy.lose = bytes(16)  # the empty password in a request for a new session
+    proxy.lose = bytes(16)  # Match the empty password in a request for a new session.
     with pytest.raises(LockUnavailable, match="has closed the connection"):
         lock.acquire(timeout=0)
     with lock.hold(timeout=PATIENCE):

@@ -53,7 +53,7 @@ def busy_backend(folder: RunFolder) -> Iterator[tuple[Postgres, psutil.Process]]
     wait_for(lambda: sql(folder, f"SELECT state FROM pg_stat_activity WHERE pid = {backend.pid}") == "active")
     os.kill(postgres.child.pid, signal.SIGKILL)
     wait_for(lambda: not postgres.child.alive)
-    wait_for(lambda: server_processes(folder) == [backend])  # the idle processes notice the end of the postmaster
+    wait_for(lambda: server_processes(folder) == [backend])  # Idle processes notice the end of the postmaster.
     yield postgres, backend
     client.close()
     postgres.stop()
@@ -135,7 +135,7 @@ def test_other_processes_are_not_orphans(folder: RunFolder, other_folder: RunFol
         ("postgres", f"--cluster_name={Postgres(other_folder.postgres).cluster}"),
     ]
     if os.geteuid() == 0:
-        bystanders.append(("valkey-server", socket))  # looks like a server, but another user runs it
+        bystanders.append(("valkey-server", socket))  # This looks like a server, but another user runs it.
     processes = []
     for command, *more in bystanders:
         process = subprocess.Popen(
@@ -163,7 +163,7 @@ def test_a_lock_file_with_a_reused_process_id_is_no_obstacle(folder: RunFolder, 
     with Servers(folder, runs=["postgres"]):
         lock_file = folder.postgres / "data" / "postmaster.pid"
         remove_stale_lock_file(lock_file, "postgres")
-        assert lock_file.exists()  # the lock file of a live postmaster is kept
+        assert lock_file.exists()  # The lock file of a live postmaster is kept.
     other = subprocess.Popen([program], stdin=subprocess.PIPE, user=unprivileged_user())
     wait_for(lambda: program == "/bin/cat" or gone(psutil.Process(other.pid)))
     for name in (Path("data") / "postmaster.pid", Path(".s.PGSQL.5432.lock")):

@@ -76,7 +76,7 @@ def test_it_can_be_stopped_and_started_again(log: Path) -> None:
         child.start()
         pid = child.pid
         assert child.alive
-        assert os.getsid(pid) == os.getpgid(pid) == pid  # not in the terminal's group, so Ctrl-C does not reach it
+        assert os.getsid(pid) == os.getpgid(pid) == pid  # Ctrl-C does not reach another process group.
         with pytest.raises(ServerError, match=f"runs already, as process {pid}"):
             child.start()
         assert child.pid == pid

@@ -50,7 +50,7 @@ def test_of_two_concurrent_starts_one_starts_and_both_return_once_the_servers_an
 
 
 def test_status_and_a_second_start(folder: RunFolder, supervised: psutil.Process) -> None:
-    assert os.getsid(supervised.pid) == supervised.pid  # not in the terminal's session, so Ctrl-C does not reach it
+    assert os.getsid(supervised.pid) == supervised.pid  # Ctrl-C does not reach another session.
     postgres, valkey = before = supervisor.status(folder)
     assert (postgres.name, valkey.name) == ("postgres", "valkey")
     assert str(postgres.version).startswith("18.")
@@ -121,7 +121,7 @@ def test_a_server_that_cannot_start_is_tried_until_it_can_and_the_other_one_is_l
     postgres, valkey = (server.pid for server in supervisor.status(folder))
     assert postgres is not None
     os.kill(postgres, signal.SIGKILL)
-    wait_for(lambda: restarts_of("postgres", folder) >= 2)  # the first restart has failed
+    wait_for(lambda: restarts_of("postgres", folder) >= 2)  # The first restart has failed.
     assert supervisor.status(folder)[1].pid == valkey
     configuration.write_text("")
     wait_for(lambda: supervisor.status(folder)[0].up)
@@ -194,7 +194,7 @@ def test_the_pause_grows_while_restarts_fail_and_starts_over_after_a_good_run(
 def test_stop_ends_orphans(folder: RunFolder) -> None:
     folder.create()
     with Servers(folder) as servers:
-        folder.ownership.release()  # as if the owner had died and its servers had not
+        folder.ownership.release()  # The owner has died and its servers have not.
         assert supervisor.stop(folder)
         assert server_processes(folder) == []
         assert servers.valkey is not None

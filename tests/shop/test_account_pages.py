@@ -348,7 +348,7 @@ def every_mail(client: Client, redis: Redis, **sent: str) -> Sequence[Any]:
     """Make the shop send each kind of mail, and return the mails."""
     client.post("/account/signup/", ADA, **sent)
     client.post(link(), **sent)
-    redis.flushall()  # allows another mail to this address within 3 minutes
+    redis.flushall()  # Allow another mail to this address within 3 minutes.
     client.post("/account/signup/", {**ADA, "username": "bob"}, **sent)
     for email in ("ada@example.com", "nobody@example.com"):
         client.post("/account/password/reset/", {"email": email}, **sent)

@@ -242,7 +242,7 @@ def test_a_sale_is_not_preheated_without_redis(admin_client: Client, redis_gone:
 def test_a_delivery_adds_its_units(admin_client: Client, redis: Redis, strategy: str, counter: bytes | None) -> None:
     offer = on_sale({"a": 10}, strategy=strategy)
     assert '<input type="hidden" name="received_before" value="10"' in get(admin_client, A)
-    bought(offer, a=3)  # an order after the page was opened
+    bought(offer, a=3)  # Place an order after the page was opened.
     assert admin_client.post(A, move("5", received_before="10")).status_code == 302
     assert stocked() == (15, 12)
     assert redis.get("{stock}:counter:a") == counter

@@ -150,7 +150,7 @@ def test_stock_that_is_not_loaded_is_503(buyer: Buyer) -> None:
     offer = on_sale({"a": 1}, strategy="lua")
     registry.counters().unload(["a"])
     assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "not-loaded")
-    # the refused request has loaded the stock
+    # The refused request has loaded the stock.
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
     assert_sold(a=1)
 

@@ -183,7 +183,7 @@ def test_the_token_of_a_closed_account_shows_and_changes_nothing(buyer: Buyer, o
         ("get", "/api/orders/", 200),
         ("get", location, 200),
         ("post", f"{location}pay/", 200),
-        ("post", f"{location}cancel/", 409),  # 409, because the order is paid by then
+        ("post", f"{location}cancel/", 409),  # The order is paid by then.
     ):
         answer = getattr(buyer, method)(path)
         if since == "open":

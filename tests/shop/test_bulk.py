@@ -89,7 +89,7 @@ def test_rows_that_are_changed_one_by_one_end_in_time_too(
     monkeypatch.setattr(bulk, "TIME", 0.0)
     pending(3)
     left = "2 orders are left: repeat the action to go on."
-    StockItem.objects.filter(sku="a").update(received=997)  # leaves no units that could be returned
+    StockItem.objects.filter(sku="a").update(received=997)  # Leave no units that could be returned.
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert message.count("was not cancelled. Try again.") == 1
     assert message.endswith(left)
@@ -124,7 +124,7 @@ def test_an_order_that_cannot_be_cancelled_does_not_stop_others(admin_client: Cl
     offer = on_sale({"a": 5, "b": 5})
     stuck = buy(offer, a=3).order.pk
     buy(offer, b=1)
-    StockItem.objects.filter(sku="a").update(received=2)  # leaves too few units for three to be returned
+    StockItem.objects.filter(sku="a").update(received=2)  # Leave too few units for three to be returned.
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert f"{stuck} was not cancelled. Try again. Postgres reports:" in message
     assert dict(Order.objects.values_list("items__product", "state")) == {"a": "pending", "b": "cancelled"}

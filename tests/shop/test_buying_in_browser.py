@@ -150,7 +150,7 @@ def session_of(customer: int) -> str:
 def sold(**options: Any) -> tuple[OnSale, str]:
     """Put a new product on sale. Return the sale and the address of its page."""
     units = options.pop("units", 5)
-    sku = f"product {new_customer()}"  # a new sku, because web servers remember for a moment which skus are sold out
+    sku = f"product {new_customer()}"  # Web servers remember for a moment which skus are sold out.
     offer = on_sale({sku: units}, **options)
     Product.objects.filter(sku=sku).update(
         name="Mechanical keyboard", description="Hot-swappable, with a knob.", picture="/static/shop/icon.svg"
@@ -647,7 +647,7 @@ def test_a_hidden_page_asks_nothing(enter: Enter) -> None:
     page.wait_for_timeout(2600)
     assert polls
     page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
-    page.wait_for_timeout(2600)  # the next planned poll finds the page hidden
+    page.wait_for_timeout(2600)  # The next planned poll finds the page hidden.
     polls.clear()
     page.wait_for_timeout(2600)
     assert polls == []

@@ -110,7 +110,7 @@ def test_an_order_is_saved_and_returned(customer: int, name: str) -> None:
         ("guarded-update", "BEGIN UPDATE WITH COMMIT"),
         ("lua", "BEGIN UPDATE WITH COMMIT"),
         ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
-        ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # SELECT finds the segments first
+        ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # SELECT reads the segments first.
         ("unit-rows", "BEGIN DELETE WITH COMMIT"),
     ],
 )

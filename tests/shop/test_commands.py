@@ -283,8 +283,8 @@ def test_the_web_server_may_open_a_file_for_each_connection() -> None:
     expected = {
         (1800, 2000): (1800, 2000, 1000),  # high enough
         (256, 2000): (1512, 2000, 1000),  # raised as needed
-        (256, 1200): (1200, 1200, 688),  # the hard limit allows fewer connections
-        (256, 600): (600, 600, 300),  # very low: half of the files for connections
+        (256, 1200): (1200, 1200, 688),  # The hard limit allows fewer connections.
+        (256, 600): (600, 600, 300),  # Very low: half of the files are for connections.
     }
     code = (
         "import os, resource, django; django.setup()\n"

@@ -231,7 +231,7 @@ def test_a_stopping_server_loses_no_request() -> None:
             for thread in busy:
                 thread.start()
             server.send_signal(signal.SIGTERM)
-            time.sleep(limits.ANNOUNCED_IDLE / 2)  # half the announced idle time, as a correct client may wait
+            time.sleep(limits.ANNOUNCED_IDLE / 2)  # Wait half the announced idle time, as a correct client may.
             slow.sendall(live)
             answer = slow.recv(4096).lower()
             assert answer.startswith(b"http/1.1 200 ")
@@ -486,7 +486,7 @@ def test_a_request_that_was_answered_while_it_waited_is_not_begun() -> None:
         request.query_string = str(number)
         served.admit(request, request)
     assert begun.get() == "0"
-    del served._deadlines[requests[1]]  # as the check of deadlines does before it responds
+    del served._deadlines[requests[1]]  # The check of deadlines does this before it responds.
     go_on.set()
     assert begun.get() == "2"
 

@@ -101,7 +101,7 @@ def test_after_a_loss_the_same_key_buys_once(buyer: Buyer, redis: Redis) -> None
     offer = on_sale({"a": 5}, strategy="lua-queue")
     place_queued(buyer, offer)
     redis.flushall()
-    # this request makes the shop load the stock
+    # This request makes the shop load the stock.
     assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "not-loaded")
     address = place_queued(buyer, offer)
     assert save_queued() == 1

@@ -263,7 +263,7 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
                 found = read(port)
                 return found if value(found, metric, **labels) == wanted else None
 
-            start = 3 * PATIENCE  # as long as `web_server` waits
+            start = 3 * PATIENCE  # `web_server` waits as long.
             wait_for(lambda: told("shop_queue_done_total", 5, result="saved"), "the orders to be saved", timeout=start)
             redis.decrby(counter_key("b"), 2)
             tasks.reconcile.delay()

@@ -110,7 +110,7 @@ def test_the_list_costs_the_same_number_of_queries_however_long_it_is(
 ) -> None:
     for _ in range(2):
         buy(offer, customer, a=1, b=1)
-    with django_assert_num_queries(5):  # for session, user, orders, items and clock
+    with django_assert_num_queries(5):  # They read session, user, orders, items and clock.
         client.get("/orders/")
 
 

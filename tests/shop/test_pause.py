@@ -126,7 +126,8 @@ class Burst:
 
 def all_taken() -> set[UUID]:
     saved = set(Order.objects.values_list("pk", flat=True))
-    return saved | registry.counters().order_ids()  # each reservation belongs to an order that is queued or being saved
+    # Each reservation belongs to an order that is queued or being saved.
+    return saved | registry.counters().order_ids()
 
 
 def run(burst: Burst) -> set[UUID]:

@@ -202,7 +202,7 @@ def test_a_lock_on_another_server_sells_the_last_unit_once(
 def test_a_lock_of_a_transaction_excludes(pooled: PgBouncer, name: str) -> None:
     """A transaction's lock excludes: the second customer waits in Postgres. Control: without a lock they do not."""
     offer = on_sale({"a": 2}, strategy=name)
-    offers.get(offer.sale)  # fills the cache, because reading the offer could also block the second customer
+    offers.get(offer.sale)  # Fill the cache, because reading the offer could also block the second customer.
     started: list[Future[Any]] = []
     done: list[bool] = []
     statement = {"advisory-lock": "pg_advisory_xact_lock", "row-lock": "FOR NO KEY UPDATE"}.get(name, "SELECT")
@@ -291,7 +291,7 @@ def read_in_parts() -> int:
     found = 0
     for _ in Product.objects.iterator(chunk_size=1):
         found += 1
-        Product.objects.exists()  # so that the next part uses another session
+        Product.objects.exists()  # Make the next part use another session.
     return found
 
 
@@ -387,7 +387,7 @@ def test_limits_that_are_not_in_force_are_found(mode: str, through: Through) -> 
     assert wrong.startswith("Requests would wait too long for Postgres")
     advice = wrong.partition("restart it): ")[2]
     assert advice.count("ALTER ROLE") == len(limits.POSTGRES)
-    with limited():  # resets the role afterwards
+    with limited():  # Reset the role afterwards.
         for statement in advice.split("; "):
             with connection.cursor() as cursor:
                 cursor.execute(statement)

@@ -82,7 +82,7 @@ def test_a_retry_gets_its_order_at_the_price_of_the_first_request(buyer: Buyer, 
 def test_the_newest_price_is_asked_for_before_an_order_is_refused(buyer: Buyer) -> None:
     offer = on_sale({"a": 3}, price="10.00")
     buyer.order(body_with_price(offer, "10.00"))
-    set_price("99.00")  # another process may show this price already
+    set_price("99.00")  # Another process may show this price already.
     assert buyer.order(body_with_price(offer, "99.00")).json()["total"] == "99.00"
     cached = offers.get(offer.sale)
     assert cached is not None

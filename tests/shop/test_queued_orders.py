@@ -242,7 +242,7 @@ ITEM = {"sku": "a", "quantity": 1, "price": "9.90", "limit": None, "name": "A"}
     "instead",
     [
         {"customer": [1]},
-        {"key": "\0", "items": [ITEM]},  # with fewer items than the reservation has
+        {"key": "\0", "items": [ITEM]},  # The reservation has more items.
         {"items": []},
         {"items": [{**ITEM, "quantity": True}]},
         {"sale": "x"},

@@ -438,12 +438,12 @@ def test_it_repairs_during_sales(offer: OnSale, counters: Counters) -> None:
     for request in (new_request(("a", 1)), new_request(("a", 1))):
         counters.take(request)
         note = json.loads(counters.client.hget(RESERVATIONS, str(request.id)))
-        # older than the grace period
+        # Make it older than the grace period.
         counters.client.hset(RESERVATIONS, str(request.id), json.dumps({**note, "at": 0}))
 
     def order(customer: int) -> Any:
         def once() -> Any:
-            with suppress(TryAgain):  # the last units are reserved and will be released
+            with suppress(TryAgain):  # The last units are reserved and will be released.
                 return buy(offer, customer, "k", a=1).order.state
             return None
 
@@ -488,7 +488,7 @@ def test_a_broken_law_is_status_1(offer: OnSale) -> None:
 @pytest.mark.parametrize("on_hand", [4, 5], ids=["broken", "whole"])
 def test_the_task_logs_a_broken_law(offer: OnSale, caplog: pytest.LogCaptureFixture, on_hand: int) -> None:
     StockItem.objects.filter(sku="a").update(on_hand=on_hand)
-    assert tasks.reconcile() == (on_hand == 4)  # the counter is set to the row's figure
+    assert tasks.reconcile() == (on_hand == 4)  # The counter is set to the row's figure.
     said = [record.message for record in caplog.records if record.levelno >= logging.ERROR]
     assert said == (
         ["The conservation law is broken. Skus before reconciling: ['a']. Skus after: ['a']."] if on_hand == 4 else []

@@ -161,7 +161,7 @@ def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
     assert not redis_connections.breaker.is_another_callers()
 
 
-@pytest.mark.parametrize("strategy", ["lua", "lua-queue"])  # segmented-redis fails at its lock, before it takes units
+@pytest.mark.parametrize("strategy", ["lua", "lua-queue"])  # segmented-redis fails at its lock, before it takes units.
 @pytest.mark.django_db(transaction=True)
 def test_an_order_is_refused_before_it_asks(buyer: Buyer, now: list[float], strategy: str) -> None:
     """An order that the breaker refuses is not recorded as having taken units.

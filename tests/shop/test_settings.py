@@ -25,7 +25,7 @@ INTEGERS = {
     "WEB_THREADS": (1, 1000),
     "WEB_PROCESSES": (1, 1000),
     "WEB_CONNECTIONS": (1, 1_000_000),
-    "WEB_DATABASE_CONNECTIONS": (1, 1000),  # With 0, each request would open a connection
+    "WEB_DATABASE_CONNECTIONS": (1, 1000),  # With 0, each request would open a connection.
     "DATABASE_POOL": (0, 1000),
     "STOCK_SEGMENTS": (1, 1000),
     "ORDER_TTL": (1, YEAR),

@@ -72,7 +72,7 @@ def test_times_have_one_form_on_all_pages(
         page = context.new_page()
         for address, count in pages.items():
             if address == "/":
-                close_now(offer)  # so that the first page shows when the next sale opens
+                close_now(offer)  # Make the first page show when the next sale opens.
             page.goto(address)
             if scripts and count:
                 expect(page.locator("time:visible").first).to_contain_text("GMT+9")

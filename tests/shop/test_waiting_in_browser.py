@@ -96,7 +96,7 @@ def assert_accessible(page: Page) -> None:
 def test_a_buyer_waits_for_their_turn_and_buys(
     visit: Visit, language: str, viewport: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "SLOWEST", 2)  # a poll per minute is too slow for a test
+    monkeypatch.setattr(room, "SLOWEST", 2)  # A poll per minute is too slow for a test.
     enter, number, buy, yours, _ = WORDS[language]
     offer, slug = crowded()
     context = visit(language, viewport=viewport)

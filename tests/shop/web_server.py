@@ -32,7 +32,7 @@ def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tu
     """
     port = free_port()
     database = settings.DATABASES["default"]
-    sizes = {"WEB_PROCESSES": "1", **variables}  # each process needs a second of CPU time to start
+    sizes = {"WEB_PROCESSES": "1", **variables}  # Each process needs a second of CPU time to start.
     sizes = {name: int(sizes[name]) for name in ("WEB_PROCESSES", "WEB_THREADS", "WEB_CONNECTIONS") if name in sizes}
     with override_settings(**sizes):
         command, pool = web_command("127.0.0.1", port), web_environment()
