@@ -1,4 +1,4 @@
-"""The faults of `test_faults` for strategies whose locks are on other servers."""
+"""The faults of `test_faults` for strategies whose locks are on optional servers."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def test_segments_that_keep_changing_are_busy(ledger: Ledger, name: str) -> None
 
 
 def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, int], None]:
-    """Return a `before` callback that delays the first order to request a lock until the other has one or waits."""
+    """Return a `before` callback: the first order to request a lock waits until the other order has it or waits."""
     first = threading.Event()
 
     def before(sku: str, number: int) -> None:

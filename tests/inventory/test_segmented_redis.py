@@ -125,7 +125,7 @@ def test_more_reserved_than_on_hand(strategy: Segmented, ledger: Ledger, counter
 
 
 def test_without_reserved_units_it_is_sold_out_early(ledger: Ledger, redis: Redis) -> None:
-    """Negative control of `test_the_last_unit_is_not_sold_out_early`: ignoring reserved units sells out too early."""
+    """Negative control of `test_the_last_unit_is_not_sold_out_early`: here, reserved units do not count."""
 
     class Forgets(SegmentedRedis):
         def units_left(self, sku: str) -> int:

@@ -42,7 +42,7 @@ def test_segments_are_measured(redis: Redis) -> None:
     assert (one["segments"], five["segments"]) == (1, 5)
     assert [cell["work_ms"] for cell in five["work"]] == [5.0]
     assert all(cell["orders_per_s"] > 0 for row in (one, five) for cell in row["work"])
-    # With one segment, no order needs others. Five segments of 20 units cannot all sell out in threes.
+    # With one segment, no order needs others. Orders of three cannot empty segments of 20, so some need all.
     assert one["held_all"] == 0 < five["held_all"]
     # Each measurement saves its orders in its own sale: the warm-up, then two per number of segments.
     assert set(Order.objects.values_list("sale", flat=True)) == set(Sale.objects.values_list("pk", flat=True))

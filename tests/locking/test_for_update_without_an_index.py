@@ -25,7 +25,7 @@ Session = psycopg.Connection[Any]
 
 @pytest.fixture(params=[False, True], ids=["no index", "index"])
 def indexed(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """A table with a row for each lock, as in article 002, with and without an index."""
+    """A table with a row for each lock, as in article 002 of docs/teaching.md, with and without an index."""
     with connection.cursor() as admin:
         # Leave room on each page, so that an UPDATE adds no index entry. A predicate lock covers a whole index page.
         columns = "code text NOT NULL, taken int NOT NULL DEFAULT 0"

@@ -189,7 +189,7 @@ class TestTurn:
 
     def test_a_late_answer_does_not_revive_the_lease(self) -> None:
         lease = self.watched()
-        self.renewer.takes = 7.0  # This is late, although in time if counted from the response.
+        self.renewer.takes = 7.0  # The response is late, because a lifetime counts from the request.
         self.clock.now += 3.0
         assert self.dog.tick() == math.inf
         assert (lease.lost, self.told) == (True, ["a"])

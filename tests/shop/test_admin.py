@@ -420,7 +420,7 @@ def test_overlapping_sales_of_a_sku_are_refused(admin_client: Client) -> None:
     form = the_form(later, opens=in_hours(0.5), closes=in_hours(6))
     assert overlap in post(admin_client, f"{SALES}{later.sale}/change/", form)
     assert Sale.objects.get(pk=later.sale).opens_at > in_hours(4)
-    # An item that the form removes does not overlap.
+    # An item that the form removes no longer overlaps with another sale.
     assert admin_client.post(f"{SALES}{later.sale}/change/", {**form, "items-0-DELETE": "on"}).status_code == 302
     assert Sale.objects.get(pk=later.sale).items.count() == 0
 

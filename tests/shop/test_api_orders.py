@@ -175,7 +175,7 @@ def test_the_rate_limit_is_429_for_one_customer_and_second(
     settings.ORDER_RATE = rate = 3
     kept_longer = throttles.COUNT.replace("KEYS[1], 2", "KEYS[1], 600")
     assert kept_longer != throttles.COUNT
-    # Keep the count longer, because the clock of Redis does not stand still.
+    # Make the count last longer, because Redis's clock runs on, unlike the test's.
     monkeypatch.setattr(throttles, "COUNT", kept_longer)
     for _ in range(rate):
         assert buyer.order(order_body(offer, a=1)).status_code == 201

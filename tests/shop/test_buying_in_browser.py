@@ -150,7 +150,8 @@ def session_of(customer: int) -> str:
 def sold(**options: Any) -> tuple[OnSale, str]:
     """Put a new product on sale. Return the sale and the address of its page."""
     units = options.pop("units", 5)
-    sku = f"product {new_customer()}"  # Web servers remember for a moment which skus are sold out.
+    # Use a new sku, because web servers remember which ones were sold out a moment ago.
+    sku = f"product {new_customer()}"
     offer = on_sale({sku: units}, **options)
     Product.objects.filter(sku=sku).update(
         name="Mechanical keyboard", description="Hot-swappable, with a knob.", picture="/static/shop/icon.svg"

@@ -314,7 +314,7 @@ def refused(offer: OnSale, customer: int, **cart: int) -> SoldOut:
 def test_a_probe_refused_for_another_sku_lets_the_next_one_probe(
     customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a probe that was refused for another sku, the next request may probe.
+    """If a request that checks sold-out stock again (a probe) is refused for another sku, the next one may probe.
 
     Otherwise b would be refused although it is in stock, while carts with `a` keep probing.
     """

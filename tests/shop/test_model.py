@@ -79,7 +79,7 @@ class Shop(RuleBasedStateMachine):
             lifecycle.close(self.offer.sale)
 
     def taken(self, customer: int | None = None, sale: int | None = None) -> Counter[str]:
-        """Return the units in pending and paid orders: of one customer in one sale, or of all."""
+        """Return the units in pending and paid orders: those of one customer in one sale, or all."""
         units: Counter[str] = Counter()
         for (who, _), (order, cart, where) in self.placed.items():
             if order not in self.ended and customer in (None, who) and sale in (None, where):

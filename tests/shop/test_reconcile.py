@@ -153,7 +153,7 @@ def test_reservations_are_counted_again_after_a_loss(
 
 
 def sums(reserved: Mapping[str, int]) -> dict[str, int]:
-    """Return the reserved units of each sku, over all its counters."""
+    """Return the reserved units of each sku, summed over its counters."""
     units: Counter[str] = Counter()
     for name, each in reserved.items():
         units[name.partition("\0")[0]] += each

@@ -144,7 +144,7 @@ def test_units_that_come_back_meanwhile_mean_try_again(name: str) -> None:
 
 @pytest.mark.parametrize("first", SPLIT)
 def test_without_the_split_mark_a_late_order_splits_the_stock(first: str) -> None:
-    """Negative control: without the mark of who split the stock, a late order splits it again."""
+    """Negative control: without the mark that names the splitting strategy, a late order splits the stock again."""
     place, after = late_order(first, "guarded-update", 1)
     StockItem.objects.update(split_by=first)
     place()
