@@ -1,4 +1,4 @@
-"""A shop whose parts are killed, the rounds that are played on it, and a summary line."""
+"""A shop whose parts are killed, a process that plays fault rounds on it, and a summary line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from tests.loadtest.conftest import CHECKOUT
 
-# A short lock TTL and a rate limit that no customer reaches, so that a round takes two seconds, not twenty.
+# With a short lock TTL and a rate limit that no customer reaches, a round takes two seconds instead of twenty.
 SIZE = {"WEB_PROCESSES": "2", "WEB_THREADS": "8", "STOCK_LOCK_TTL": "1", "ORDER_RATE": "1000"}
 
 Play = Callable[..., dict[str, Any]]
@@ -25,10 +25,10 @@ Survives = Callable[[str, str, int], None]
 
 
 class RoundPlayer:
-    """A process with a running shop that plays rounds; see `tests.faults.__main__`. It starts with the first round.
+    """A process with a running shop that plays fault rounds (see `tests.faults.__main__`). The first round starts it.
 
     Args:
-        folder: parent of its run folders. A new process uses a new run folder, since a failed round may damage one.
+        folder: parent of its run folders. A new process gets a new run folder, because a failed round may damage one.
         environment: additional settings.
     """
 
@@ -47,7 +47,7 @@ class RoundPlayer:
             process.stdin.flush()
         try:
             line = process.stdout.readline()
-        except BaseException:  # a timeout: a late report would be taken for that of the next round
+        except BaseException:  # After a timeout, a late report would be taken for that of the next round.
             process.kill()
             process.wait()
             self._process = None
@@ -63,7 +63,7 @@ class RoundPlayer:
             try:
                 self._process.communicate(timeout=60)
             except (BrokenPipeError, subprocess.TimeoutExpired):
-                self._process.kill()  # its servers end with it
+                self._process.kill()  # This ends its servers, too.
                 self._process.wait()
             self._process = None
 
@@ -85,7 +85,7 @@ class RoundPlayer:
 @contextmanager
 def round_player(**environment: str) -> Iterator[RoundPlayer]:
     folder = Path(tempfile.mkdtemp(prefix="lu-fault-"))
-    folder.chmod(0o711)  # if root runs the tests, the servers run as another user, who must enter
+    folder.chmod(0o711)  # If root runs the tests, the servers' user must be able to enter.
     player = RoundPlayer(folder, environment)
     yield player
     player.stop()
@@ -100,7 +100,7 @@ def player() -> Iterator[RoundPlayer]:
 
 @pytest.fixture
 def play(player: RoundPlayer, request: pytest.FixtureRequest) -> Play:
-    """Play one round; its report also has the command that repeats it."""
+    """Play one round. Its report includes the command that repeats it."""
     seed = request.config.getoption("randomly_seed")
 
     def play(strategy: str, fault: str, number: int = 1) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def survives(play: Play, record_property: Callable[[str, object], None]) -> Surv
         report = play(strategy, fault, number)
         record_property("round", report)
         assert report["losses"] == {}, report["again"]
-        # The fault happened, and in the middle of the burst.
+        # Check that the fault happened in the middle of the burst.
         assert report["faults"] > 0
         assert 0 < report["answered_before"] < report["purchases"]
 
@@ -132,7 +132,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Write one line about all rounds."""
+    """Write one summary line about all rounds."""
     reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
     rounds = [value for report in reports for name, value in report.user_properties if name == "round"]
     if not rounds:

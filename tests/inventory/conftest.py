@@ -1,4 +1,4 @@
-"""Shared by the tests of stock: a ledger of what was sold, the counters in Redis, and ways of failing."""
+"""Fixtures of the tests of stock: a ledger of what was sold, the counters in Redis, and ways to fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.factories import elsewhere
 
 
 def fails(error: BaseException) -> Save:
-    """A Save that raises an error."""
+    """Return a `save` callback that raises an error."""
 
     def save(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         raise error
@@ -37,7 +37,7 @@ def execute(*statements: str) -> None:
 
 
 def after(look: Callable[[], object], save: Save) -> Save:
-    """A Save that calls `look` first."""
+    """Return a `save` callback that calls `look` first."""
     return lambda orders: (look(), save(orders))[1]
 
 
@@ -48,11 +48,11 @@ ITEMS = """
             + (SELECT count(*) FROM inventory_stockunit AS unit WHERE unit.sku = item.sku))::bigint
     FROM inventory_stockitem AS item
 """
-"""The units of each sku that were received, and those on hand: unsplit, in segments and in unit rows."""
+"""For each sku, the units received and on hand: unsplit, in segments, and in unit rows."""
 
 
 class Ledger:
-    """A table of what was sold. `save` writes it in the open transaction, and refuses nothing."""
+    """A table of sold units. Its `save` callback writes them in the open transaction, and refuses nothing."""
 
     def __init__(self) -> None:
         self.rejected: dict[UUID, str] = {}
@@ -68,7 +68,7 @@ class Ledger:
         return {}
 
     def refuse(self, refusals: Mapping[UUID, Refusal]) -> Save:
-        """A Save that refuses these orders, and writes the others."""
+        """Return a `save` callback that refuses these orders, and writes the others."""
 
         def save(orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
             self.save([order for order in orders if order.id not in refusals])
@@ -77,7 +77,7 @@ class Ledger:
         return save
 
     def lose_connection(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        """A Save whose connection is closed by the server after it has written."""
+        """A `save` callback that writes, and then loses its connection to the server."""
         self.save(orders)
         execute("SELECT pg_terminate_backend(pg_backend_pid())")
         return {}
@@ -96,7 +96,7 @@ class Ledger:
         self.rejected.update({order.id: reason for order, reason in rejected.items()})
 
     def forget(self, units: int) -> None:
-        """Subtract units of orders that were cancelled."""
+        """Subtract units of cancelled orders."""
         with connection.cursor() as cursor:
             cursor.execute("UPDATE tests_sold SET quantity = quantity - %s", [units])
 
@@ -109,7 +109,7 @@ class Ledger:
             return {row.sku: row for row in audit.check(cursor.fetchall(), self.sold())}
 
     def assert_law(self, **expected: tuple[int, int]) -> None:
-        """Check the units on hand and sold of each sku, the law in Postgres, and that in Redis: nothing is reserved."""
+        """Check each sku's units on hand and sold, the conservation law, and that Redis agrees and reserves nothing."""
         figures = self.figures()
         assert {sku: (row.on_hand, row.sold) for sku, row in figures.items()} == expected
         assert all(row.conserved for row in figures.values())
@@ -129,7 +129,7 @@ def ledger(transactional_db: None, redis: Redis) -> Iterator[Ledger]:
 
 
 def replace_in_script(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, guard: str, instead: str = "") -> None:
-    """Replace a guard in a script of a module."""
+    """Replace a guard in a module's script."""
     text = getattr(module, name)
     assert guard in text
     monkeypatch.setattr(module, name, text.replace(guard, instead))
@@ -142,12 +142,12 @@ def counters(redis: Redis) -> Counters:
 
 @pytest.fixture
 def no_redis(tmp_path: Path) -> Redis:
-    """A client without a server."""
+    """A client whose server does not exist."""
     return Redis.from_url(f"unix://{tmp_path}/nobody.sock", retry=None)
 
 
 class PausedAfterGrant(RedisLock):
-    """The lock of a holder that is paused after the grant until its TTL is over and others have had the lock."""
+    """A lock whose holder is paused after the grant, until its TTL has ended and others have had the lock."""
 
     def __init__(self, client: Redis, name: str, meanwhile: Callable[[], object]) -> None:
         super().__init__(client, name, renew=False)
@@ -156,6 +156,6 @@ class PausedAfterGrant(RedisLock):
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
         with super().hold(timeout) as lease:
-            self._client.delete(f"lock:{{{self.name}}}")  # As the server does when the TTL is over.
+            self._client.delete(f"lock:{{{self.name}}}")  # The server does this at the end of the TTL.
             elsewhere(self.meanwhile)
             yield lease

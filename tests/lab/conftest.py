@@ -33,15 +33,15 @@ __all__ = ["_without_a_watchdog", "buyer", "visitor"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _copied_databases() -> Iterator[None]:
-    """Copy the tests' own database for every sandbox: migrations take longer than most tests of a sandbox."""
+    """Copy the tests' own database for every sandbox, because migrations take longer than most tests."""
     migrate, template = databases._migrate, "lab_template"
 
     def make_template(server: Any, alias: str, database: dict[str, Any]) -> None:
         name = connection.settings_dict["NAME"]
-        # Without a test that is marked `django_db`, there is none: this is the shop's database, without tables.
+        # Without a test that is marked `django_db`, this is the shop's database, which has no tables.
         if name.startswith(TEST_DATABASE_PREFIX) and not connection.in_atomic_block:
             connection.close()
-            with suppress(ObjectInUse):  # by a thread of an earlier test
+            with suppress(ObjectInUse):  # A thread of an earlier test may still use it.
                 server.execute(f"CREATE DATABASE {template} TEMPLATE {name}")
                 return
         server.execute(f"CREATE DATABASE {template}")
@@ -67,7 +67,7 @@ def _copied_databases() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def sandbox(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Sandbox]:
-    """The last sandbox: visitors and commands use the others first."""
+    """The last sandbox, because visitors and commands use the others first."""
     with django_db_blocker.unblock(), closing(open_sandbox(MOST - 1)) as sandbox:
         yield sandbox
 
@@ -80,7 +80,7 @@ def play(sandbox: Sandbox) -> Player:
 
 @pytest.fixture(scope="session")
 def sandboxes(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Create the databases of the sandboxes first: inside a test only the test's own database may be migrated."""
+    """Create the sandboxes' databases first, because inside a test only the test's own database may be migrated."""
     with django_db_blocker.unblock():
         for number in range(django_settings.LAB_SANDBOXES):
             open_sandbox(number).close()
@@ -118,6 +118,6 @@ def stored(sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def unhashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the name of a part of the comparison stand for the hash of its code, which takes seconds to compute."""
+    """Use a part's name as the hash of its code, which would take seconds to compute."""
     for module in (comparisons, refresh):
         monkeypatch.setattr(module, "behaviour_of_comparison", str)

@@ -28,7 +28,7 @@ Verdicts = tuple[int, dict[str, dict[str, Any]]]
 
 @pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
-    """The run folder. Its servers run for the whole session, because starting them is slow."""
+    """A run folder. Its servers run for the whole session, because they are slow to start."""
     path = Path(tempfile.mkdtemp(prefix="lu-load-"))
     with Servers(RunFolder(path)):
         yield path
@@ -43,7 +43,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def manage(environment: dict[str, str]) -> Manage:
-    """Run a management command and return when it has ended."""
+    """Return a function that runs a management command until it ends."""
 
     def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -60,7 +60,7 @@ def manage(environment: dict[str, str]) -> Manage:
 
 @pytest.fixture(scope="module")
 def shop(environment: dict[str, str]) -> Iterator[str]:
-    """A shop with the lab and without a worker. A wait for a lock ends after two TTLs."""
+    """A shop with the lab and without a worker. Waiting for a lock ends after two TTLs."""
     port = free_port()
     command = [sys.executable, "manage.py", "serve", "--port", str(port)]
     subprocess.run([sys.executable, "manage.py", "migrate", "-v", "0"], cwd=CHECKOUT, env=environment, check=True)
@@ -80,7 +80,7 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[subproc
 
 
 def status(url: str) -> int:
-    """Return the HTTP status of an address; 0 without a response."""
+    """Return the HTTP status of a URL; 0 without a response."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return response.status
@@ -89,7 +89,7 @@ def status(url: str) -> int:
 
 
 def rush_all(manage: Manage, *arguments: str) -> Verdicts:
-    """Run a burst for each seller in one command, because starting a command takes longer than a burst."""
+    """Run one burst per seller, all in one command, because starting a command takes longer than a burst."""
     done = manage("rush", *arguments, "--json")
     assert done.returncode < 2, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]

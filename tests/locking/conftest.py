@@ -1,4 +1,4 @@
-"""Fixtures: a Valkey server that is emptied for each test, and private servers for tests that disturb theirs."""
+"""Fixtures: a Valkey server that is emptied for each test, and private servers for tests that disturb them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def client(recipe: RedisRecipe) -> redis.Redis:
 
 @pytest.fixture
 def flawed(monkeypatch: Patch) -> Callable[[str, str, str], None]:
-    """Return a function that replaces a part of a script: the negative control of that part."""
+    """Return a function that replaces a part of a script, for a negative control of that part."""
 
     def replace(name: str, part: str, by: str) -> None:
         text = connection.script(name)[0]
@@ -73,7 +73,7 @@ def _without_a_watchdog() -> Iterator[None]:
 
 
 def end_watchdog() -> None:
-    """Make the watchdog thread look now, and end because no lease is left."""
+    """Make the watchdog thread find that no lease is left, and end."""
     with watchdog._condition:
         watchdog._watched.clear()
         watchdog._wakes_at = 0.0

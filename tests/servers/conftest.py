@@ -1,4 +1,4 @@
-"""Run folders that are removed after each test, with all processes that name them."""
+"""Run folders that are removed after each test, together with all processes that name them."""
 
 import shutil
 import tempfile
@@ -13,11 +13,11 @@ from tests.servers.support import kill, processes_naming, server_processes
 
 @pytest.fixture
 def outer() -> Iterator[Path]:
-    """A folder that other users may enter, with a path short enough for sockets in it."""
+    """A folder that other users may enter. Its path is short enough for sockets in it."""
     path = Path(tempfile.mkdtemp(prefix="lu-"))
     path.chmod(0o755)
     yield path
-    kill(processes_naming(path))  # left by a failed test
+    kill(processes_naming(path))  # A failed test may have left these.
     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -1,4 +1,4 @@
-"""Fixtures and helpers of the shop's tests: customers, orders, and servers that do not answer."""
+"""Fixtures and helpers of the shop's tests: customers, orders, and servers that do not respond."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Buyer(APIClient):
         super().__init__(HTTP_AUTHORIZATION=f"Bearer {self.token}", raise_request_exception=False)
 
     def order(self, body: Any, key: str | None = None, **options: Any) -> Any:
-        """POST an order, under a new key unless one is given."""
+        """POST an order, with a new key unless one is given."""
         headers = {"Idempotency-Key": str(uuid4()) if key is None else key, **options.pop("headers", {})}
         return self.post("/api/orders/", body, format="json", headers=headers, **options)
 
@@ -55,7 +55,7 @@ class Provider(APIClient):
         super().__init__(raise_request_exception=False)
 
     def reports(self, body: Any, signature: str | None = None, path: str = "/api/payments/", **options: Any) -> Any:
-        """POST a body with its signature, unless another one is given."""
+        """POST a body with its own signature, unless another one is given."""
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Payment-Signature": signatures.sign(sent) if signature is None else signature}
         return self.generic("POST", path, sent, **{"content_type": "application/json", **options}, headers=headers)
@@ -88,7 +88,7 @@ def customer(db: None) -> int:
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., Client]:
-    """Log in a member of the staff with some permissions."""
+    """Return a function that logs in a staff account with some permissions."""
 
     def log_in(*permissions: str) -> Client:
         user = User.objects.create_user(f"staff {uuid4()}", is_staff=True)
@@ -105,7 +105,7 @@ Gone = Callable[[], AbstractContextManager[None]]
 
 @pytest.fixture
 def redis_gone(redis: Redis, tmp_path: Path) -> Gone:
-    """A context in which Redis does not answer."""
+    """A context manager during which Redis does not respond."""
 
     @contextmanager
     def gone() -> Iterator[None]:
@@ -118,7 +118,7 @@ def redis_gone(redis: Redis, tmp_path: Path) -> Gone:
 
 @pytest.fixture
 def postgres_gone(tmp_path: Path) -> Gone:
-    """A context in which Postgres does not answer this thread."""
+    """A context manager during which Postgres does not respond to this thread."""
 
     @contextmanager
     def gone() -> Iterator[None]:
@@ -173,7 +173,7 @@ def explained_title(problem: str) -> str:
 
 
 def order_body(offer: OnSale, **units: int) -> dict[str, Any]:
-    """Return the JSON of an order request."""
+    """Return the JSON body of an order request."""
     items = [{"product": product, "quantity": quantity} for product, quantity in offer.cart(**units).items()]
     return {"sale": offer.sale, "items": items}
 
@@ -183,13 +183,13 @@ def payment(order: UUID, reference: str = "pay_1", amount: Any = "19.80") -> dic
 
 
 def buy(offer: OnSale, customer: int | None = None, key: str = "", **units: int) -> Placed:
-    """Place an order of a customer under a key. A customer or key that is not given is created."""
+    """Place an order of a customer under a key. A missing customer or key is created."""
     customer = new_customer() if customer is None else customer
     return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=key or str(uuid4()))
 
 
 def make_due(*orders: UUID) -> None:
-    """End the time in which the orders, or all orders, must be paid."""
+    """End the time to pay, of the given orders or of all."""
     due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
     Order.objects.filter(**({"pk__in": orders} if orders else {})).update(payable_from=due)
 
@@ -204,7 +204,7 @@ def on_hand(sku: str = "a") -> tuple[int, int | None]:
 
 
 def taken() -> dict[str, int]:
-    """Return what one customer has bought in one sale, by sku."""
+    """Return the units that one customer has bought in one sale, by sku."""
     return dict(Allowance.objects.values_list("sku", "taken"))
 
 
@@ -222,7 +222,7 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
 
 
 def race(first: Callable[[], Any], second: Callable[[], Any], **at: str) -> tuple[Any, Any]:
-    """Run `second` in another thread once `first` has reached a statement, and return both results.
+    """Run `second` in another thread when `first` has reached a statement. Return both results.
 
     `first` continues when `second` is done or waits for a lock in Postgres.
 
