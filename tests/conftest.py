@@ -26,7 +26,7 @@ from shop import redis_connections
 from shop.api import throttles
 from shop.sales import offers
 
-# Let assertions in support modules explain a failure in as much detail as those in test modules.
+# Rewrite assertions in support modules, too, so that a failure shows the values.
 pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])
 
 
@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say in the header of a run that it leaves out the slow tests."""
+    """Say in the header of a run that slow tests are left out."""
     return ["slow tests are left out; run them with: make test-slow"] if config.option.markexpr == "not slow" else []
 
 
@@ -51,12 +51,12 @@ def django_db_modify_db_settings(servers: Servers) -> None:
 
 
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}
-"""Tables that Django fills after a migration and again after each flush of its own. They are not emptied."""
+"""Tables that are not emptied. Django fills them after a migration, and again after each flush of its own."""
 
 
 @cache
 def emptying() -> tuple[str, str]:
-    """Return the statements that lock all tables and empty them. To look the tables up takes longer than both."""
+    """Return the statements that lock all tables and empty them, cached because looking up the tables is slow."""
     tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - KEPT)
     quoted = [connection.ops.quote_name(table) for table in tables]
     locked = f"LOCK TABLE {', '.join(quoted)} IN SHARE ROW EXCLUSIVE MODE"
@@ -66,11 +66,11 @@ def emptying() -> tuple[str, str]:
 def empty(case: TransactionTestCase) -> None:
     """Empty the tables after a test that has committed.
 
-    Django uses TRUNCATE, which recreates the files of every table, and then fills content types and permissions again.
-    DELETE is faster on a few rows. Like TRUNCATE it waits for open transactions that write.
+    Django would use TRUNCATE, which recreates the files of every table, and insert content types and permissions again.
+    DELETE is faster for a few rows. Like TRUNCATE, it waits for open transactions that write.
     """
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL session_replication_role = replica")  # skip foreign key checks: all rows go
+        cursor.execute("SET LOCAL session_replication_role = replica")  # Skip foreign key checks, because all rows go.
         for statement in emptying():
             cursor.execute(statement)
 
@@ -80,7 +80,7 @@ TransactionTestCase._fixture_teardown = empty  # type: ignore[method-assign]
 
 @pytest.fixture
 def redis(servers: Servers) -> Redis:
-    """Return a client of the shop's Redis, emptied."""
+    """Empty the shop's Redis, and return a client of it."""
     client = get_redis_connection("default")
     client.flushall()
     offers.cache.clear()
@@ -95,7 +95,7 @@ def redis(servers: Servers) -> Redis:
 
 @pytest.fixture
 def full(redis: Redis) -> Callable[[], AbstractContextManager[None]]:
-    """A context in which Redis is full: it answers, and refuses to write."""
+    """A context manager that makes Redis full: it responds, and refuses writes."""
 
     @contextmanager
     def without_memory() -> Iterator[None]:
@@ -110,8 +110,8 @@ def full(redis: Redis) -> Callable[[], AbstractContextManager[None]]:
 
 @pytest.fixture
 def lab_disabled(settings: Any) -> Iterator[None]:
-    """The addresses of a shop that is served without the lab."""
-    from shop.runtime import urls  # not by the tests that need no shop
+    """The URLs of a shop that is served without the lab."""
+    from shop.runtime import urls  # Tests that need no shop do not import it.
 
     settings.LAB_ENABLED = False
     importlib.reload(urls)
@@ -164,15 +164,15 @@ SLOW = (
     "test_bench_strategies",
     "test_lifecycle",
 )
-"""Slow test files, run first so that no worker is left with one of them at the end.
+"""Slow test files, which run first so that no worker has one of them left at the end.
 
-Files that compute alternate with files that wait, so that the machine is busy throughout.
+Files that compute alternate with files that wait, which keeps the machine busy.
 """
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the slow files first, and expect the tests that a class names in `FAILS` to fail.
+    """Run slow files first, and expect the tests in the `FAILS` of a class to fail.
 
     A test in `FAILS` that passes fails the run. `FAILS_WITH` names the expected exceptions where they are not an
     assertion, a timeout or the loss of a lease.
@@ -186,17 +186,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what exists by now out of every garbage collection.
+    """Exclude all objects that exist by now from garbage collection.
 
-    Some tests collect garbage. The whole suite's items and modules would make each collection take a second.
+    Some tests collect garbage. With the whole suite's items and modules, each collection would take a second.
     """
     gc.freeze()
-    gc.set_threshold(20_000)  # Objects made before a collection. With the default of 700, tests collect all the time.
+    gc.set_threshold(20_000)  # new objects before a collection; with the default of 700, tests collect all the time
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report an expected failure as a real one when a fixture failed: only the test itself proves the flaw."""
+    """Report an expected failure as a real one if a fixture failed, because only the test itself proves the flaw."""
     report = yield
     if report.when != "call" and hasattr(report, "wasxfail"):
         report.outcome = "failed"
