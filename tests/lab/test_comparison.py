@@ -186,7 +186,7 @@ def test_an_argument_names_what_was_measured_and_what_was_not(file: Path) -> Non
     (killed,) = [text for text in texts if "process of its holder was killed" in text]
     assert "3,300 times sooner" in killed
     assert "A dead machine or a cut network is different" in killed
-    # The settings of locking/postgres/session.py give 40 s: 20 s idle, then two probes of 10 s.
+    # The settings of locking/postgres/settings.py give 40 s: 20 s idle, then two probes of 10 s.
     assert "TCP keepalives end the session, which takes 40 s with the settings of this package" in killed
     (polling,) = [text for text in texts if "default retry delay" in text]
     assert "15 times sooner than redlock with its default retry delay of 0.1 s" in polling

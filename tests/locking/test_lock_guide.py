@@ -63,7 +63,7 @@ def test_it_says_how_long_a_dead_holder_keeps_each_lock() -> None:
     lines = {row.split(" | ")[0].removeprefix("| "): row.split(" | ")[1:4] for row in rows}
     assert set(lines) == {entry.lock.__name__ for entry in ENTRIES}
     assert lines["RedisLock"][:2] == ["At most its TTL."] * 2
-    # The settings of locking/postgres/session.py give 40 s: 20 s idle, then two probes of 10 s.
+    # The settings of locking/postgres/settings.py give 40 s: 20 s idle, then two probes of 10 s.
     assert lines["AdvisoryLock"][:2] == ["At once: its kernel closes the connection.", "40 s, by TCP keepalives."]
     assert not any("{" in text for texts in lines.values() for text in texts)
     assert all(
