@@ -12,7 +12,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models, transaction
 from django.db.models import F, Q
-from django.db.models.functions import MD5, Cast, Left, Random
+from django.db.models.functions import MD5, Cast, Left, Now, Random
 
 from inventory.strategies import registry
 
@@ -100,6 +100,11 @@ class Sale(models.Model):
         blank=True,
         validators=[MinValueValidator(1)],
         help_text="Buyers whom the waiting room admits in a second. It can be changed during the sale.",
+    )
+    guest_checkout = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Let visitors buy as guests. A limit per customer is then only as strong as the cost of a new guest.",
     )
     preheated_at = models.DateTimeField(null=True, blank=True, editable=False)
     unloaded_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -237,6 +242,28 @@ class OrderItem(models.Model):
         return f"{self.quantity} × {self.product_id}"
 
 
+class Ending(models.Model):
+    """When an order was cancelled, expired or rejected, and by whom. A later payment may have paid the order after all.
+
+    It is written by the statement or the transaction that ends the order. Orders that a version without this table has
+    ended have none.
+    """
+
+    order = models.OneToOneField(Order, on_delete=models.CASCADE, primary_key=True, related_name="ending")
+    state = models.CharField(max_length=20, choices=Order.State, help_text="State of the order from then on.")
+    at = models.DateTimeField(db_default=Now())
+    by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        related_name="+",
+        help_text="Empty when a program of the shop ended it.",
+    )
+
+    def __str__(self) -> str:
+        return f"{self.order_id} {self.state}"
+
+
 class Payment(models.Model):
     """A payment for an order and its outcome. The row is written once. Money that goes back is a `Refund`."""
 
@@ -300,6 +327,19 @@ class BrowserSession(AbstractBaseSession):
     """A session of a browser, and the account that has logged in there. See `shop.accounts.sessions`."""
 
     account = models.IntegerField(null=True, db_index=True)
+
+
+class Guest(models.Model):
+    """A customer without an account of their own, until they confirm an e-mail address. See `shop.accounts.guests`."""
+
+    user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True)
+    email = models.EmailField(
+        help_text="For the receipt. Nobody has proved that it is theirs, so it opens no account and gets no mail."
+    )
+    created_at = models.DateTimeField(db_default=Now())
+
+    def __str__(self) -> str:
+        return self.email
 
 
 class SignOut(models.Model):
