@@ -22,7 +22,10 @@ logger = logging.getLogger(__name__)
 
 BATCH = 1000
 """Orders that are read by one statement."""
-HEADER = ("id", "customer", "sale", "state", "placed", "products", "total", "currency", "references", "key", "reason")
+HEADER = (
+    *("id", "customer", "sale", "state", "placed", "ended", "ended_by", "products", "total", "currency", "references"),
+    *("key", "reason"),
+)
 INCOMPLETE = "INCOMPLETE: older orders are missing, because Postgres did not answer. Export again."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a cell begins with that a spreadsheet calculates. A customer may have chosen the text."""
@@ -53,8 +56,8 @@ def rows(orders: QuerySet[Order]) -> Iterator[str]:
     writer = csv.writer(Echo())
     yield writer.writerow(HEADER)
     found = orders.order_by("-pk").values_list(
-        *("pk", "customer__username", "sale__name", "state", "created_at", PRODUCTS, TOTAL, "currency", REFERENCES),
-        *("key", "reason"),
+        *("pk", "customer__username", "sale__name", "state", "created_at", "ending__at", "ending__by__username"),
+        *(PRODUCTS, TOTAL, "currency", REFERENCES, "key", "reason"),
     )
     # The answer has begun, so an error cannot become its status any more.
     try:
@@ -68,8 +71,9 @@ def rows(orders: QuerySet[Order]) -> Iterator[str]:
 
 
 def cells(row: Sequence[Any]) -> list[str]:
-    pk, customer, sale, state, placed, products, total, *others = row
-    texts = (pk, customer, sale, state, to_the_second(placed), products, f"{total or 0:.2f}", *others)
+    pk, customer, sale, state, placed, ended, by, products, total, *others = row
+    times = (to_the_second(placed), to_the_second(ended) if ended else None)
+    texts = (pk, customer, sale, state, *times, by, products, f"{total or 0:.2f}", *others)
     return [safe("" if text is None else str(text)) for text in texts]
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 
-from shop.models import Order, Payment, Refund
+from shop.models import Ending, Order, Payment, Refund
 from shop.orders.payments import BY_CUSTOMER
 
 PROVIDER = "payment provider"
@@ -38,28 +38,43 @@ def timeline(order: Order, *, payments_too: bool) -> list[Event]:
         payments_too: whether the reader may see payments and refunds.
     """
     payments = order.payments.prefetch_related("refunds__created_by", "refunds__sent_by").order_by("received_at", "pk")
+    ending = Ending.objects.filter(order=order).select_related("by").first()
+    by_hand = list(_by_hand(order))
+    if ending is not None:
+        by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # The row says the same.
     events = [
         *_placed(order),
         *(event for payment in payments if payments_too for event in _of_payment(order, payment)),
-        *_by_hand(order),
+        *by_hand,
     ]
-    ended = not any(event.what.startswith("Cancelled") for event in events) and order.state
-    if ended == Order.State.CANCELLED:
-        events.append(Event("Cancelled", who=str(order.customer)))
-    elif ended == Order.State.EXPIRED:
-        events.append(Event("Expired", who="beat", why="It was not paid in time; its units are for sale again."))
+    if ending is not None or not any(event.what.startswith("Cancelled") for event in by_hand):
+        events += _ended(order, ending)
     return sorted(events, key=lambda event: event.at or datetime.max.replace(tzinfo=UTC))
 
 
 def _placed(order: Order) -> Iterator[Event]:
     customer = str(order.customer)
     yield Event("Placed", order.created_at, customer)
-    if order.state == Order.State.REJECTED:
-        yield Event("Rejected", who="worker", why=order.reason)
-    elif order.payable_from > order.created_at:
+    if order.state != Order.State.REJECTED and order.payable_from > order.created_at:
         yield Event("Saved from the queue", order.payable_from, "worker")
     if not order.total and order.state in (Order.State.PAID, Order.State.REFUNDED):
         yield Event("Paid", order.payable_from, customer, "The order is free.")
+
+
+def _ended(order: Order, ending: Ending | None) -> Iterator[Event]:
+    """Yield how the order was cancelled, expired or rejected, even if it was paid afterwards.
+
+    Args:
+        ending: None if an earlier version has ended the order, or if nothing has.
+    """
+    at, by = (ending.at, ending.by) if ending else (None, None)
+    match ending.state if ending else order.state:
+        case Order.State.CANCELLED:
+            yield Event("Cancelled", at, str(by or order.customer))
+        case Order.State.EXPIRED:
+            yield Event("Expired", at, "beat", "It was not paid in time; its units are for sale again.")
+        case Order.State.REJECTED:
+            yield Event("Rejected", at, "worker", order.reason)
 
 
 def _of_payment(order: Order, payment: Payment) -> Iterator[Event]:

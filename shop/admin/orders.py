@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -106,12 +107,16 @@ class RefundItemsForm(forms.Form):
         return {str(item.product_id): self.cleaned_data[f"{name}-{item.pk}"] for item in self.items}
 
 
-def cancel_batch(orders: Sequence[Order], ends: float) -> BatchResult:
-    """Cancel those of the orders that are pending. See `bulk.Act`."""
+def cancel_batch(orders: Sequence[Order], ends: float, *, by: int) -> BatchResult:
+    """Cancel those of the orders that are pending. See `bulk.Act`.
+
+    Args:
+        by: id of the operator.
+    """
     result, cancelled, failed = BatchResult(), set[UUID](), set[UUID]()
     ids = [order.pk for order in orders]
     try:
-        cancelled.update(end_pending(ids, Order.State.CANCELLED))
+        cancelled.update(end_pending(ids, Order.State.CANCELLED, by=by))
     except DatabaseError:
         # One order whose units cannot be returned must not keep the others from being cancelled.
         for place, order in enumerate(orders):
@@ -120,7 +125,7 @@ def cancel_batch(orders: Sequence[Order], ends: float) -> BatchResult:
                 orders = orders[:place]
                 break
             try:
-                cancelled.update(end_pending([order.pk], Order.State.CANCELLED))
+                cancelled.update(end_pending([order.pk], Order.State.CANCELLED, by=by))
             except DatabaseError as error:
                 result.refused.append(f"{order} was not cancelled. Try again. Postgres reports: {error}")
                 result.failed = True
@@ -184,7 +189,8 @@ class OrderAdmin(ReadOnlyAdmin):
 
     @admin.action(permissions=["cancel"], description="Cancel pending orders and return their units")
     def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
-        run_in_batches(self, request, queryset, cancel_batch, done="cancelled", all_pages=True)
+        act = partial(cancel_batch, by=int(str(request.user.pk)))
+        run_in_batches(self, request, queryset, act, done="cancelled", all_pages=True)
 
     @unfold_action(description="Cancel", url_path="cancel", permissions=["cancel"], icon="cancel")
     def cancel_one(self, request: HttpRequest, object_id: str) -> HttpResponse:

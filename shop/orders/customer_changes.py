@@ -66,6 +66,7 @@ def cancel_order(order: UUID, *, customer: int) -> Changed:
         if mine.state == Order.State.PENDING:
             return_units([mine.pk])
             states.change(mine, Order.State.CANCELLED)
+            states.record_endings([mine.pk], Order.State.CANCELLED, by=customer)
         elif not replayed:
             raise NotCancellable(f"The order is {mine.state}.")
     return Changed(mine, replayed)

@@ -8,16 +8,18 @@ from uuid import UUID
 from django.db import transaction
 
 from shop.models import Order
+from shop.orders import states
 from shop.orders.saving import return_units
 
 
-def end_pending(orders: Sequence[UUID], state: Order.State) -> list[UUID]:
+def end_pending(orders: Sequence[UUID], state: Order.State, *, by: int | None = None) -> list[UUID]:
     """End those of the orders that are pending, and return their units and allowances, in one transaction.
 
     Orders that another transaction has locked are skipped: it is changing them.
 
     Args:
         state: the new state.
+        by: id of the operator who ends them; None for a program of the shop.
 
     Returns:
         The ids of the orders that were ended.
@@ -29,4 +31,5 @@ def end_pending(orders: Sequence[UUID], state: Order.State) -> list[UUID]:
         # transaction that has changed the order with the same key; in the other order the two would deadlock.
         return_units(mine)
         Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=state)
+        states.record_endings(mine, state, by=by)
     return mine

@@ -101,6 +101,8 @@ REJECT = """
           FROM rejected
           JOIN request USING (id), jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric, name text)
           JOIN shop_product ON shop_product.sku = item.sku
+    ), ended AS (
+        INSERT INTO shop_ending (order_id, state, at) SELECT id, 'rejected', statement_timestamp() FROM rejected
     )
     SELECT count(*) FROM rejected
 """

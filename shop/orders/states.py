@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from shop.models import Order
+from shop.models import Ending, Order
 
 
 class StateConflict(Exception):
@@ -38,3 +39,14 @@ def change(order: Order, state: Order.State) -> None:
     if not Order.objects.filter(pk=order.pk, state=order.state).update(state=state):
         raise StateConflict(f"Order {order.pk} is not {order.state} any more.")
     order.state = state
+
+
+def record_endings(orders: Sequence[UUID], state: Order.State, *, by: int | None) -> None:
+    """Write when and by whom orders were ended, in the transaction that has written their new state.
+
+    This takes one statement for any number of orders.
+
+    Args:
+        by: id of the customer or operator; None for a program of the shop.
+    """
+    Ending.objects.bulk_create([Ending(order_id=order, state=state, by_id=by) for order in orders])

@@ -19,7 +19,7 @@ from django.views.decorators.http import require_safe
 
 from inventory.errors import StockUnavailable
 from shop import clock
-from shop.models import Order, Payment, Sale
+from shop.models import Ending, Order, Payment, Sale
 from shop.orders.errors import StillQueued
 from shop.orders.lookup import LOST, find_order
 from shop.orders.receipts import Placed
@@ -142,7 +142,8 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
         left = time_left(receipt.payable_from, clock.now())
     over = left is not None and not left.milliseconds
     waits = state == "queued" or over or (from_provider and state == Order.State.PENDING)
-    events = timeline(placed, list(payments))
+    ending = Ending.objects.filter(order=receipt.pk).select_related("order").first()
+    events = timeline(placed, list(payments), ending)
     items = [{"item": item, "sum": item.price * item.quantity} for item in receipt.items]
     return {
         "order": receipt,

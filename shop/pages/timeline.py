@@ -9,7 +9,7 @@ from decimal import Decimal
 
 from django.utils.translation import gettext as _
 
-from shop.models import Order, Payment, Refund
+from shop.models import Ending, Order, Payment, Refund
 from shop.orders.lookup import LOST
 from shop.orders.payments import BY_CUSTOMER
 from shop.orders.receipts import Placed, Receipt
@@ -33,14 +33,16 @@ class TimelineEntry:
     failed: bool = False
 
 
-def timeline(placed: Placed, payments: Sequence[Payment]) -> list[TimelineEntry]:
+def timeline(placed: Placed, payments: Sequence[Payment], ending: Ending | None) -> list[TimelineEntry]:
     """Return what has happened to an order.
 
     Args:
         payments: all payments for the order, with their refunds, the oldest first.
+        ending: when and by whom the order was ended, if a row says so.
     """
     order = placed.order
-    return [*_before_payment(placed), *_in_order([event for each in payments for event in _of_payment(each, order)])]
+    paid = [event for each in payments for event in _of_payment(each, order)]
+    return [*_before_payment(placed), *_in_order([*_ended(order, ending), *paid])]
 
 
 def _before_payment(placed: Placed) -> Iterator[TimelineEntry]:
@@ -53,17 +55,32 @@ def _before_payment(placed: Placed) -> Iterator[TimelineEntry]:
     rejected = order.state == Order.State.REJECTED
     if placed.queued or rejected or order.payable_from is None or order.payable_from > order.created_at:
         yield TimelineEntry(_("Queued"))
-    if rejected:
-        yield TimelineEntry(_("Rejected"), detail=in_words(order.reason, names), failed=True)
-    elif not placed.queued:
+    if not placed.queued and not rejected:
         yield TimelineEntry(_("Saved"), order.payable_from)
-    if order.state == Order.State.CANCELLED:
-        yield TimelineEntry(_("Cancelled"), failed=True)
-    elif order.state == Order.State.EXPIRED:
-        yield TimelineEntry(_("Expired"), detail=_("It was not paid in time."), failed=True)
-    elif not order.total and order.state in {Order.State.PAID, Order.State.REFUNDED}:
+    if not order.total and order.state in {Order.State.PAID, Order.State.REFUNDED}:
         yield TimelineEntry(_("Paid"), order.payable_from, _("The order is free."))
         yield from _returned(order)
+
+
+def _ended(order: Receipt, ending: Ending | None) -> Iterator[TimelineEntry]:
+    """Yield how the order was cancelled, expired or rejected, even if it was paid afterwards.
+
+    Args:
+        ending: None if an earlier version of the shop has ended the order, or if nothing has.
+    """
+    at = ending.at if ending else None
+    match ending.state if ending else order.state:
+        case Order.State.CANCELLED:
+            what = _("Cancelled")
+            if ending is not None:
+                mine = ending.by_id == ending.order.customer_id
+                what = _("Cancelled by you") if mine else _("Cancelled by the shop")
+            yield TimelineEntry(what, at, failed=True)
+        case Order.State.EXPIRED:
+            yield TimelineEntry(_("Expired"), at, _("It was not paid in time."), failed=True)
+        case Order.State.REJECTED if order.reason != LOST:
+            names = {item.sku: item.name for item in order.items}
+            yield TimelineEntry(_("Rejected"), at, in_words(order.reason, names), failed=True)
 
 
 def _of_payment(payment: Payment, order: Receipt) -> Iterator[TimelineEntry]:

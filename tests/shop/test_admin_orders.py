@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from inventory.strategies import registry
 from shop.admin import order_export, strategy_help
-from shop.models import Order, Product, Sale
+from shop.models import Ending, Order, Product, Sale
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order
 from shop.orders.expiry import expire_unpaid
@@ -74,8 +74,9 @@ def test_the_export_has_the_orders_of_the_filtered_list(admin_client: Client) ->
     (row,) = exported(admin_client, state__exact="paid")
     assert row == {
         "id": str(paid.pk), "customer": str(paid.customer), "sale": "Sale by guarded-update", "state": "paid",
-        "placed": f"{paid.created_at:%Y-%m-%d %H:%M:%S}", "products": "2 × A; 1 × B", "total": "7.50",
-        "currency": "EUR", "references": "pay-1", "key": paid.key, "reason": "",
+        "placed": f"{paid.created_at:%Y-%m-%d %H:%M:%S}", "ended": "", "ended_by": "",
+        "products": "2 × A; 1 × B", "total": "7.50", "currency": "EUR", "references": "pay-1",
+        "key": paid.key, "reason": "",
     }  # fmt: skip
     assert [each["id"] for each in exported(admin_client)] == [str(pending.pk), str(paid.pk)]
     assert exported(admin_client, state__exact="expired") == []
@@ -159,9 +160,22 @@ def test_the_time_line_of_an_order_that_ended(admin_client: Client) -> None:
     expire_unpaid()
     cancel_order(cancelled.pk, customer=cancelled.customer_id)
     run_action(admin_client, ORDERS, "cancel", by_operator.pk)
+    assert time_line(admin_client, expired)[-1].startswith("Expired . It was not paid in time")
+    assert time_line(admin_client, cancelled)[-1] == f"Cancelled {cancelled.customer}"
+    assert time_line(admin_client, by_operator)[1:] == ["Cancelled admin"], "once, though the history has it, too"
+
+
+def test_the_time_line_of_an_order_that_an_earlier_version_has_ended(admin_client: Client) -> None:
+    offer = on_sale({"a": 9})
+    expired, cancelled, by_operator = (bought(offer, a=1) for _ in range(3))
+    make_due(expired.pk)
+    expire_unpaid()
+    cancel_order(cancelled.pk, customer=cancelled.customer_id)
+    run_action(admin_client, ORDERS, "cancel", by_operator.pk)
+    Ending.objects.all().delete()
     assert time_line(admin_client, expired)[-1].startswith("– Expired . It was not paid in time")
     assert time_line(admin_client, cancelled)[-1] == f"– Cancelled {cancelled.customer}"
-    assert time_line(admin_client, by_operator)[-1] == "Cancelled admin"
+    assert time_line(admin_client, by_operator)[1:] == ["Cancelled admin"]
 
 
 def test_the_time_line_of_a_queued_order(admin_client: Client) -> None:

@@ -329,7 +329,7 @@ def test_cancel_returns_the_units_once(client: Client, order: UUID) -> None:
         answer = client.post(f"/orders/{order}/cancel/")
         assert (answer.status_code, answer.headers["Location"]) == (302, f"/orders/{order}/")
     assert (state(order), on_hand()[0]) == ("cancelled", 5)
-    assert events(shown(client, order)) == ["Placed", "Saved", "Cancelled"]
+    assert events(shown(client, order)) == ["Placed", "Saved", "Cancelled by you"]
     assert_conserved()
 
 
