@@ -71,9 +71,9 @@ class UnknownStrategy(StockUnavailable):
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(
-            f"Unknown strategy {name}; this process has {', '.join(known)}. etcd-lock, file-lock, redlock and "
-            "zookeeper-lock need ETCD_URL, LOCK_FOLDER, REDLOCK_URLS and ZOOKEEPER_HOSTS: set them to the same values "
-            "for web, worker and beat. session-lock, insert-lock and lock-table cannot be used with DATABASE_POOLER."
+            f"This process has no strategy {name}. It has {', '.join(known)}. Set ETCD_URL for etcd-lock, LOCK_FOLDER "
+            "for file-lock, REDLOCK_URLS for redlock, and ZOOKEEPER_HOSTS for zookeeper-lock, to the same value for "
+            "web, worker and beat. Unset DATABASE_POOLER for session-lock, insert-lock and lock-table."
         )
 
 

@@ -18,7 +18,7 @@ from inventory.counters.whole import Counters
 from inventory.models import StockItem
 from inventory.outages import is_away
 from inventory.queue.entries import parse_buyer
-from inventory.requests import Reject, Saved, Taken, saved_among
+from inventory.requests import Reject, Saved, Taken
 from inventory.strategies import registry
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def _end_abandoned_reservations(
     old = [each for each in counters.reservations() if each.at <= now - grace]
     queued = registry.queue().which_of(each.entry for each in old if each.entry)
     old = [each for each in old if each.entry not in queued]
-    orders = saved_among(saved, {reservation.order_id for reservation in old})
+    orders = saved({reservation.order_id for reservation in old})
     for reservation in old:
         order_id, names = reservation.order_id, [name for name, _ in reservation.items]
         with failures.noted(f"the reservation of order {order_id}", one_of_many=True):
@@ -201,7 +201,7 @@ def _correct_bought_units_of(sku: str, counters: Counters, saved: Saved, taken: 
         bought = queue.bought.of(sku)
         expected = Counter(taken(sku, {sale for sale, _ in bought}))
         queued = [reservation for reservation in counters.reservations() if reservation.buyer]
-        orders = saved_among(saved, {reservation.order_id for reservation in queued})
+        orders = saved({reservation.order_id for reservation in queued})
     for reservation in queued:
         if reservation.order_id not in orders:
             expected[parse_buyer(reservation.buyer)] += sum(units for name, units in reservation.items if name == sku)

@@ -89,19 +89,10 @@ Reject = Callable[[Mapping[OrderRequest, str]], None]
 """Callback that writes queued orders as rejected, with the reason, in the open transaction. Idempotent."""
 
 Saved = Callable[[Collection[UUID]], set[UUID]]
-"""Callback that returns which of these orders were ever saved as sold. Rejected orders are not among them."""
+"""Callback that returns which of these orders were ever saved as sold. Rejected orders are not among them.
 
-ASKED_AT_ONCE = 10_000
-"""Maximum number of orders in one call of `Saved`: a statement of Postgres has at most 65,535 parameters."""
-
-
-def saved_among(saved: Saved, orders: Collection[UUID]) -> set[UUID]:
-    """Call `saved` for any number of orders, in parts that fit into a statement, and return the saved ones."""
-    ids, found = list(orders), set[UUID]()
-    for start in range(0, len(ids), ASKED_AT_ONCE):
-        found |= saved(ids[start : start + ASKED_AT_ONCE])
-    return found
-
+It accepts any number of ids: as many as a long queue has.
+"""
 
 Buyer = tuple[int, int]
 """A customer in one sale: sale id and customer id."""

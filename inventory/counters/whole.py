@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import orjson
+import msgspec
 from redis import Redis, RedisError
 
 from inventory.counters.scripts import script
@@ -118,7 +118,7 @@ class Counters:
             StockUnavailable: Redis did not answer. Units that it may have taken are given back. If Redis does not
                 answer this either, `end_again` or reconciliation gives them back later.
         """
-        reservation = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
+        reservation = msgspec.json.encode({"items": [(item.sku, item.quantity) for item in order.items]})
         try:
             answer, position, left = self._take(_keys(order.skus), [str(order.id), reservation])
         except RedisError as error:
@@ -230,7 +230,7 @@ class Counters:
 
 
 def _reservation(order_id: bytes | str, encoded: bytes | str) -> Reservation:
-    fields = orjson.loads(encoded)
+    fields = msgspec.json.decode(encoded)
     # Reject fractions of a unit: the Lua scripts cannot read such a reservation, and both must agree.
     items = [(str(name), _whole(units)) for name, units, *_ in fields["items"]]
     entry, buyer = fields.get("entry", ""), fields.get("buyer", "")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-import orjson
+import msgspec
 from redis import Redis, RedisError
 from redis.exceptions import ResponseError
 
@@ -111,7 +111,7 @@ class Queue:
         places = [STREAM, idempotency_key(order.customer, order.key), LAST_QUEUED, LAST_FINISHED, WOKEN]
         keys = [RESERVATIONS, RESERVED_UNITS, *places, *_item_keys(order.skus)]
         try:
-            arguments = [str(order.id), orjson.dumps(new_reservation(order)), round(self.forgotten), KEPT]
+            arguments = [str(order.id), msgspec.json.encode(new_reservation(order)), round(self.forgotten), KEPT]
             answer, what, left = self._enqueue(keys, arguments)
         except RedisError as error:
             raise StockUnavailable(f"Redis did not answer: {error}") from error
@@ -203,7 +203,7 @@ class Queue:
         outcome = str(existing or "")
         if existing is None and (order := entry.order) is not None:
             fields = {"sale": order.sale, "customer": order.customer, "hash": order.body_hash, "reason": reason}
-            outcome = orjson.dumps(fields).decode()
+            outcome = msgspec.json.encode(fields).decode()
         result = self._take_off(entry, outcome)
         _warn_if_not_reserved(entry, result)
         return bool(result == 1)
@@ -283,7 +283,7 @@ class Queue:
             return None
         if not text(outcome).startswith("{"):
             return QueuedOrder(existing=UUID(text(outcome)))
-        fields = orjson.loads(outcome)
+        fields = msgspec.json.decode(outcome)
         return QueuedOrder(
             reason=fields["reason"], sale=fields["sale"], customer=fields["customer"], body_hash=fields["hash"]
         )

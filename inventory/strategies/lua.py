@@ -12,7 +12,7 @@ from redis import RedisError
 from inventory import stock
 from inventory.counters.whole import UNENDED, Counters, Unended
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded
-from inventory.requests import OrderRequest, Placement, Save, Saved, save_one, saved_among
+from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
 from inventory.strategies.base import Strategy
 
 
@@ -99,7 +99,7 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
     with transaction.atomic():
         # The row locks keep orders from committing. Each reserved order is in `committed`, or is not saved yet.
         on_hand = stock.lock(skus)
-        committed = saved_among(saved, counters.order_ids())
+        committed = saved(counters.order_ids())
         for sku in skus:
             changes[sku] = counters.load(sku, on_hand.get(sku, 0), committed, make=make)
     return {sku: change for sku, change in changes.items() if change is not None}

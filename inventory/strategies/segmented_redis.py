@@ -15,7 +15,7 @@ from inventory import stock
 from inventory.counters.segmented import SegmentCounters, segment_name
 from inventory.counters.whole import UNENDED, Unended
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockReserved
-from inventory.requests import OrderRequest, Placement, Save, Saved, saved_among
+from inventory.requests import OrderRequest, Placement, Save, Saved
 from inventory.strategies.lua import save_admitted, verify_sold_out
 from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged
 
@@ -112,7 +112,7 @@ class SegmentedRedis(Segmented):
         with transaction.atomic():
             # The row locks keep orders from committing. Each reserved order is in `committed`, or is not saved yet.
             on_hand = stock.lock(skus)
-            committed = saved_among(saved, counters.order_ids())
+            committed = saved(counters.order_ids())
             for sku in skus:
                 changes[sku] = counters.load_segments(sku, self.segments, on_hand.get(sku, 0), committed, make=make)
                 self.forget(sku)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import IO, Any
 
-import orjson
+import msgspec
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
@@ -28,6 +28,6 @@ class JsonParser(BaseParser):
         if len(body) > MAX_BODY:
             raise BodyTooLarge(f"The body is longer than {MAX_BODY} bytes.")
         try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError as error:
+            return msgspec.json.decode(body)
+        except (ValueError, RecursionError) as error:
             raise ParseError(f"The body is not valid JSON: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
+import msgspec
 from django.http import HttpResponse
 
 CONTENT_TYPE = "application/problem+json"
@@ -160,7 +160,7 @@ def response(
     """Return the HTTP response for a problem. It is always JSON."""
     all_headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
     return HttpResponse(
-        orjson.dumps(document(problem, detail, **members), default=str),
+        msgspec.json.encode(document(problem, detail, **members), enc_hook=str),
         status=problem.status,
         headers={**all_headers, **(headers or {})},
         content_type=CONTENT_TYPE,

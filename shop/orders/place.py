@@ -13,7 +13,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from uuid import UUID
 
-import orjson
+import msgspec
 from redis import RedisError
 
 from inventory import sold_out
@@ -55,8 +55,8 @@ RUNNING = "An order with this key is being placed. Ask again in a moment."
 _running: dict[RequestKey, UUID] = {}
 """The ids of the requests that this process is placing."""
 
-FROM_REDIS = ("lua", "lua-queue", "segmented-redis")
-"""Strategies that take units in Redis."""
+FROM_REDIS = ("lua", "lua-queue")
+"""Strategies whose first command takes units in Redis. `segmented-redis` asks for a lock before: that fails first."""
 
 
 @counted
@@ -201,7 +201,7 @@ def hash_of_body(sale: int, quantities: Mapping[int, int], expected_prices: Mapp
     body = [sale, sorted(quantities.items())]
     if expected_prices:
         body.append(sorted(expected_prices.items()))
-    return hashlib.sha256(orjson.dumps(body, default=str)).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(body)).hexdigest()
 
 
 def _changed_prices(offer: Offer, expected: Mapping[int, Decimal]) -> list[ChangedPrice]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from uuid import UUID
 
-import orjson
+import msgspec
 from django.db import connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import F
@@ -182,7 +182,7 @@ def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = No
         order.
     """
     with connection.cursor() as cursor:
-        cursor.execute(INSERT, {"requests": orjson.dumps(requests, default=str).decode(), "payable_from": payable_from})
+        cursor.execute(INSERT, {"requests": msgspec.json.encode(requests).decode(), "payable_from": payable_from})
         counted = {(row[0], row[1]): row[2] for row in cursor.fetchall()}
         placed = {request for request, _ in counted}
         refusals: dict[UUID, Refusal] = {}
@@ -278,7 +278,7 @@ def reject(refused: Mapping[OrderRequest, str]) -> None:
     """
     if refused:
         requests = [{**asdict(request), "reason": reason} for request, reason in refused.items()]
-        arguments = {"requests": orjson.dumps(requests, default=str).decode()}
+        arguments = {"requests": msgspec.json.encode(requests).decode()}
         with connection.cursor() as cursor:
             cursor.execute(REJECT, arguments)
             if cursor.fetchone()[0] < len(requests):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import orjson
+import msgspec
 from django.db import DatabaseError
 from django.db.models import prefetch_related_objects
 from django.db.models.functions import Now
@@ -126,7 +126,7 @@ def sale_now(request: HttpRequest, slug: str) -> HttpResponse:
         if problem is None:
             raise
         return problem
-    body = orjson.dumps(found.document())
+    body = msgspec.json.encode(found.document())
     etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"Cache-Control": "public, s-maxage=1", "ETag": etag}
     response = HttpResponse(body, content_type="application/json", headers=headers)

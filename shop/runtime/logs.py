@@ -32,7 +32,7 @@ class JsonFormatter(logging.Formatter):
             "exception": self.formatException(record.exc_info) if record.exc_info else "",
         }
         line |= {name: value for name, value in known.items() if value}
-        # Not orjson: it refuses half of a surrogate pair, which a client may send.
+        # Not msgspec: it refuses half of a surrogate pair, which a client may send.
         return json.dumps(line)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -10,7 +11,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-import orjson
 import pytest
 from django.db import Error, InterfaceError, OperationalError, connection
 from redis import Redis
@@ -557,8 +557,8 @@ def test_a_failing_order_becomes_a_dead_letter(strategy: LuaQueue, ledger: Ledge
 
 
 def change_reservation(strategy: LuaQueue, order: OrderRequest, **fields: Any) -> dict[str, Any]:
-    reservation = {**orjson.loads(redis_of(strategy).hget(RESERVATIONS, str(order.id))), **fields}
-    redis_of(strategy).hset(RESERVATIONS, str(order.id), orjson.dumps(reservation))
+    reservation = {**json.loads(redis_of(strategy).hget(RESERVATIONS, str(order.id))), **fields}
+    redis_of(strategy).hset(RESERVATIONS, str(order.id), json.dumps(reservation))
     return reservation
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
 
-import orjson
 import pytest
 from django.conf import settings
 from django.db import IntegrityError
@@ -257,9 +257,9 @@ def test_an_invalid_entry_is_rejected_and_stops_no_other(
     poison = buyer.order(order_body(offer, a=1, b=1))
     ((number, entry),) = redis.xrange(STREAM)
     redis.xdel(STREAM, number)
-    invalid = redis.xadd(STREAM, {**entry, "request": orjson.dumps({**orjson.loads(entry[b"request"]), **instead})})
-    note = orjson.loads(redis.hget(RESERVATIONS, poison.json()["id"]))
-    redis.hset(RESERVATIONS, poison.json()["id"], orjson.dumps({**note, "entry": invalid.decode()}))
+    invalid = redis.xadd(STREAM, {**entry, "request": json.dumps({**json.loads(entry[b"request"]), **instead})})
+    note = json.loads(redis.hget(RESERVATIONS, poison.json()["id"]))
+    redis.hset(RESERVATIONS, poison.json()["id"], json.dumps({**note, "entry": invalid.decode()}))
     healthy = [location_of(other_buyer, offer, b=1) for _ in range(2)]
 
     assert save_queued() == 3
@@ -298,8 +298,8 @@ def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Red
     queued = answer.json()
     redis.delete(STREAM)
     number = redis.xadd(STREAM, {"request": "{}"}).decode()
-    note = orjson.loads(redis.hget(RESERVATIONS, queued["id"]))
-    redis.hset(RESERVATIONS, queued["id"], orjson.dumps({**note, "entry": number}))
+    note = json.loads(redis.hget(RESERVATIONS, queued["id"]))
+    redis.hset(RESERVATIONS, queued["id"], json.dumps({**note, "entry": number}))
     waiting = buyer.get(answer.headers["Location"]).json()
     assert (waiting["state"], waiting["items"]) == ("queued", queued["items"])
 

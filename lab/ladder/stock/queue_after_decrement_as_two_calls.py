@@ -6,7 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
-import orjson
+import msgspec
 from django.db import connection, transaction
 
 from inventory.requests import OrderRequest, Placement, RequestItem, Save
@@ -35,7 +35,7 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         self.take(order)
-        self.redis.rpush(self.queue, orjson.dumps(order, default=str))
+        self.redis.rpush(self.queue, msgspec.json.encode(order))
         self.work(save)
         return Placement.COMMITTED
 
@@ -71,7 +71,7 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
 
 def request_of(entry: bytes) -> OrderRequest:
     """Return the order request of a queue entry."""
-    fields = orjson.loads(entry)
+    fields = msgspec.json.decode(entry)
     items = (
         RequestItem(item["sku"], item["quantity"], Decimal(item["price"]), item["limit"]) for item in fields["items"]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
+import msgspec
 
 from inventory.counters.whole import END_RESERVATION, TAKE
 from inventory.errors import SoldOut, StockReserved
@@ -48,7 +48,7 @@ class RedisLosesItsLastSecond(CounterRung):
         return f"lab:{{{self.slug}}}"
 
     def take(self, order: OrderRequest) -> None:
-        reservation = orjson.dumps({"items": [(item.sku, item.quantity) for item in order.items]})
+        reservation = msgspec.json.encode({"items": [(item.sku, item.quantity) for item in order.items]})
         answer, position, left = self._run(TAKE, order, reservation)
         item = order.items[position - 1]
         if answer == b"reserved":
@@ -69,7 +69,7 @@ class RedisLosesItsLastSecond(CounterRung):
     def copy(self, sku: str) -> int:
         """Return the counter plus the units reserved for requests that have no order yet."""
         stored = self.redis.hgetall(self.reservations_key)
-        reservations = {request.decode(): orjson.loads(value)["items"] for request, value in stored.items()}
+        reservations = {request.decode(): msgspec.json.decode(value)["items"] for request, value in stored.items()}
         placed = RungOrder.objects.filter(order__in=reservations).values_list("order", flat=True)
         orders = {str(order) for order in placed}
         pending = [item for request, items in reservations.items() if request not in orders for item in items]
