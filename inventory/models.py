@@ -46,7 +46,9 @@ class StockItem(models.Model):
 class StockSegment(models.Model):
     """A part of a sku's stock with its own row and lock, so that several orders of one sku can run at once."""
 
-    item = models.ForeignKey(StockItem, on_delete=models.CASCADE, db_column="sku", related_name="segments")
+    item = models.ForeignKey(
+        StockItem, on_delete=models.CASCADE, db_column="sku", related_name="segments", db_index=False
+    )
     number = models.PositiveSmallIntegerField()
     on_hand = models.BigIntegerField()
     fence = models.BigIntegerField(default=0)

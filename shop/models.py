@@ -167,7 +167,7 @@ class Sale(models.Model):
 class SaleItem(models.Model):
     """A product in a sale, with its price and a limit for each customer."""
 
-    sale = models.ForeignKey(Sale, on_delete=models.CASCADE, related_name="items")
+    sale = models.ForeignKey(Sale, on_delete=models.CASCADE, related_name="items", db_index=False)
     product = models.ForeignKey(Product, on_delete=models.PROTECT)
     price = models.DecimalField(max_digits=10, decimal_places=2, validators=[MinValueValidator(0)])
     limit = models.PositiveIntegerField(
@@ -199,7 +199,10 @@ class Order(models.Model):
     """The states in which an order's units count as sold, except for those that were returned."""
 
     id = models.UUIDField(primary_key=True, editable=False)
-    customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders")
+    # Without an index of its own: the unique key begins with the customer. Each index costs every order a write.
+    customer = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders", db_index=False
+    )
     sale = models.ForeignKey(Sale, on_delete=models.PROTECT, related_name="orders")
     state = models.CharField(max_length=20, choices=State, default=State.PENDING)
     key = models.CharField(max_length=128, help_text="Idempotency key of the customer.")
@@ -225,8 +228,8 @@ class Order(models.Model):
 class OrderItem(models.Model):
     """Units of one sku in an order, with the name and the price when it was placed."""
 
-    order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items")
-    product = models.ForeignKey(Product, to_field="sku", db_column="sku", on_delete=models.PROTECT)
+    order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items", db_index=False)
+    product = models.ForeignKey(Product, to_field="sku", db_column="sku", on_delete=models.PROTECT, db_index=False)
     quantity = models.PositiveIntegerField(validators=[MinValueValidator(1)])
     price = models.DecimalField(max_digits=10, decimal_places=2)
     name = models.CharField(max_length=200, help_text="Name of the product when the order was placed.")
@@ -237,6 +240,8 @@ class OrderItem(models.Model):
             models.UniqueConstraint(fields=["order", "product"], name="order_names_a_sku_once"),
             models.CheckConstraint(condition=Q(returned__lte=F("quantity")), name="order_item_returned_at_most_once"),
         ]
+        # Not `db_index` of the field: it would add a second index, for LIKE, which no query uses.
+        indexes = [models.Index(fields=["product"], name="order_item_sku")]
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.product_id}"
@@ -382,7 +387,7 @@ class UnmatchedReport(models.Model):
 class Allowance(models.Model):
     """The units of a sku in a customer's orders in a sale, less those returned. Counted even if no limit is set."""
 
-    sale = models.ForeignKey(Sale, on_delete=models.CASCADE)
+    sale = models.ForeignKey(Sale, on_delete=models.CASCADE, db_index=False)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
     sku = models.CharField(max_length=64)
     taken = models.PositiveIntegerField(default=0)
