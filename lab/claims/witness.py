@@ -11,6 +11,7 @@ from typing import Any
 from lab.claims import result_store
 from lab.claims.measuring import machine
 from lab.claims.staleness import behaviour_of_stress, behaviour_of_verdict
+from lab.explorer.source_line import code_at, find_line
 from lab.explorer.terms import Invariant
 from lab.explorer.trace import Step, Trace
 from lab.ladder.catalogue import LADDER, LadderEntry
@@ -63,6 +64,8 @@ def trace(slug: str) -> Trace | None:
 
     def parse(stored: Any) -> Trace:
         del stored["ended"], stored["reached"]
+        for step in stored["steps"]:
+            step["line"] = find_line(step["file"], step["line"], step.pop("code"))
         steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in stored["steps"]]
         return Trace(**stored | {"schedule": tuple(stored["schedule"]), "steps": tuple(steps), "choices": ()})
 
@@ -70,8 +73,10 @@ def trace(slug: str) -> Trace | None:
 
 
 def store_trace(run: Trace) -> None:
-    """Store a trace."""
-    result_store.write(TRACES / f"{run.rung}.json", run.as_json())
+    """Store a trace, with the text of each line: an edit of a docstring moves lines, and makes no trace out of date."""
+    stored = run.as_json()
+    stored["steps"] = [{**step, "code": code_at(step["file"], step["line"])} for step in stored["steps"]]
+    result_store.write(TRACES / f"{run.rung}.json", stored)
 
 
 def _frozen(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Find the line of the code under test that a thread runs now, to show it in a trace."""
+"""Lines of the code under test in a trace: the line that a thread runs now, and where a stored line is today."""
 
 from __future__ import annotations
 
@@ -33,3 +33,32 @@ def current_line() -> tuple[str, int]:
 def relative_line(path: str, line: int) -> tuple[str, int]:
     """Return a file, relative to the project folder, and a line in it."""
     return path[len(str(ROOT)) + 1 :], line
+
+
+def code_at(file: str, line: int) -> str:
+    """Return the text of a line without its indentation; empty if the trace knows no line.
+
+    Args:
+        file: path, relative to the project folder; empty if none is known.
+        line: line number, from 1.
+    """
+    return (ROOT / file).read_text(encoding="utf-8").splitlines()[line - 1].strip() if file else ""
+
+
+def find_line(file: str, line: int, code: str) -> int:
+    """Return where a line of a stored trace is today: docstrings and comments may have moved it since.
+
+    Args:
+        file: path, relative to the project folder; empty if none is known.
+        line: line number when the trace was stored.
+        code: text of the line at that time, as `code_at` returns it.
+
+    Returns:
+        The number of the nearest line with this text; 0 if the file has none.
+    """
+    path = ROOT / file
+    if not file or not path.is_file():
+        return 0
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    same = [number for number, text in lines if text.strip() == code]
+    return min(same, key=lambda number: abs(number - line), default=0)

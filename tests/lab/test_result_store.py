@@ -12,6 +12,7 @@ import pytest
 from django.test import Client
 
 from lab.claims import comparisons, result_store, witness
+from lab.explorer import source_line
 from lab.ladder.catalogue import LADDER
 from tests.waiting import wait_for
 
@@ -134,3 +135,16 @@ def test_damage_is_logged_once_with_the_command_that_repairs_it(folder: Path, ca
     caplog.clear()
     assert witness.verdict("renewal") is None
     assert not caplog.records, "a missing file is not damaged"
+
+
+def test_an_edited_docstring_moves_a_stored_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two equal lines, the nearer one is meant. A line that was removed is not shown."""
+    monkeypatch.setattr(source_line, "ROOT", tmp_path)
+    (tmp_path / "lock.py").write_text(
+        "def a():\n    '''Longer\n\n    than before.'''\n    send()\n    wait()\n    send()\n"
+    )
+    assert source_line.find_line("lock.py", 3, "send()") == 5
+    assert source_line.find_line("lock.py", 7, "send()") == 7
+    assert source_line.find_line("lock.py", 3, "removed()") == 0
+    assert source_line.find_line("gone.py", 3, "send()") == source_line.find_line("", 0, "") == 0
+    assert source_line.code_at("lock.py", 6) == "wait()"
