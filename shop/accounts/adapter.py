@@ -17,10 +17,12 @@ from django.contrib.auth.hashers import make_password
 from django.contrib.auth.models import User
 from django.db import IntegrityError, connection
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils.translation import gettext_lazy as _
 
 from inventory.outages import outages
+from shop.accounts import guests
 from shop.accounts.errors import MailNotSent, NameTaken
 from shop.accounts.guesses import address_of, forgive
 
@@ -140,10 +142,16 @@ class AccountAdapter(DefaultAccountAdapter):
 
 
 class ConfirmEmail(EmailVerificationStage):
-    """The check of a log-in that the e-mail address is confirmed. Accounts that operators made may have none."""
+    """The check of a log-in that the e-mail address is confirmed. Accounts that operators made may have none.
+
+    A guest who has set a password needs a confirmed address, too, and becomes a customer by it.
+    """
 
     def handle(self) -> tuple[HttpResponse | None, bool]:
         user = self.login.user
+        if user is not None and (guest := guests.guest_of(user.pk)) is not None:
+            guests.ask_to_confirm(self.request, guest)
+            return redirect("account_email_verification_sent"), True
         if user is not None and not user.email and not EmailAddress.objects.filter(user=user).exists():
             return None, True
         response: tuple[HttpResponse | None, bool] = super().handle()

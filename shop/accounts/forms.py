@@ -6,6 +6,8 @@ from typing import Any
 
 from allauth.account import forms
 from allauth.account.adapter import get_adapter
+from django import forms as django_forms
+from django.contrib.auth.models import User
 from django.utils.translation import gettext_lazy as _
 
 LABELS = {
@@ -44,6 +46,37 @@ class SignupForm(Labelled, forms.SignupForm):
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
         self.fields["password1"].label = LABELS["password"]
+
+
+class GuestForm(Labelled, django_forms.Form):
+    """The address of a guest."""
+
+    email = django_forms.EmailField(
+        max_length=254,
+        widget=django_forms.EmailInput({"autocomplete": "email"}),
+        help_text=_("It is shown on your receipt, and the shop can reach you there. No mail is sent to it now."),
+    )
+
+
+class GuestAccountForm(SignupForm):
+    """The account that a guest makes of theirs.
+
+    Args:
+        user: the user of the guest.
+    """
+
+    def __init__(self, *args: Any, user: User, **values: Any) -> None:
+        self.user = user
+        super().__init__(*args, **values)
+
+    def clean_username(self) -> str:
+        """Check the name, unless they have chosen it before."""
+        name = str(self.cleaned_data["username"])
+        return name if name == self.user.username else str(super().clean_username())
+
+    def validate_unique_email(self, value: str) -> str:
+        """Accept any address. Only a mail to it tells whether it has an account."""
+        return value
 
 
 class AddEmailForm(Labelled, forms.AddEmailForm):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection
-from typing import Any
+from typing import Any, cast
 
 import jwt
 from django.contrib.auth import get_user_model
@@ -24,10 +24,13 @@ from rest_framework_simplejwt.backends import TokenBackend
 from rest_framework_simplejwt.exceptions import TokenError
 from rest_framework_simplejwt.settings import api_settings
 
+from shop.accounts.guests import IS_GUEST
 from shop.models import BrowserSession, SignOut
 
 SESSION = "session"
 """Claim with the session of the account. Tokens that another service issues may leave it out."""
+GUEST = "guest"
+"""Claim that the account is a guest's. Other tokens leave it out."""
 LAST_MOMENT = 253_402_300_799
 """The end of the year 9999 in seconds since 1970."""
 LAST_USER = 2**31 - 1
@@ -65,7 +68,7 @@ def checked(claims: dict[str, Any]) -> dict[str, Any]:
     for name in ("jti", SESSION):
         if name in claims and not (isinstance(claims[name], str) and 0 < len(claims[name]) <= LONGEST):
             raise TokenError(f"The claim {name} of the token is not a text of 1 to {LONGEST} characters.")
-    for name in ("is_staff", "is_superuser"):
+    for name in ("is_staff", "is_superuser", GUEST):
         if type(claims.get(name, False)) is not bool:
             raise TokenError(f"The claim {name} of the token is neither true nor false.")
     user = claims.get("user_id")
@@ -94,9 +97,18 @@ class RefreshToken(tokens.RefreshToken):
 
 def issue(user: User) -> dict[str, str]:
     """Return a new refresh token and a new access token. The user has just logged in with their password."""
-    token = RefreshToken.for_user(user)
-    token[SESSION] = _session(user.password, SignOut.objects.filter(user=user).values_list("times", flat=True).first())
+    token = new_token(user)
     return {"refresh": str(token), "access": str(token.access_token)}
+
+
+def new_token(user: User) -> RefreshToken:
+    """Return a new refresh token of a user who has logged in. Access tokens made from it have the same claims."""
+    token = cast("RefreshToken", RefreshToken.for_user(user))
+    sign_outs, guest = User.objects.values_list("signout__times", IS_GUEST).get(pk=user.pk)
+    token[SESSION] = _session(user.password, sign_outs)
+    if guest:
+        token[GUEST] = True
+    return token
 
 
 def refresh(text: str) -> dict[str, str]:

@@ -152,8 +152,8 @@ class OrderAdmin(ReadOnlyAdmin):
     list_select_related = ("customer", "sale")
     list_before_template = "shop/export_link.html"
     change_form_outer_after_template = "shop/order_timeline.html"
-    search_fields = ("id", "customer__username", "key", "payments__reference")
-    search_help_text = "Id, customer, idempotency key or reference of a payment"
+    search_fields = ("id", "customer__username", "customer__guest__email", "key", "payments__reference")
+    search_help_text = "Id, customer, address of a guest, idempotency key or reference of a payment"
     fields = ("id", "state_label", "customer", "sale", "total_label", "refunds", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)
     actions = ("cancel", "refund_orders")

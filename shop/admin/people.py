@@ -15,8 +15,10 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import Group, User
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from unfold.decorators import display
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
+from shop.accounts.guests import IS_GUEST, guest_of
 from shop.accounts.tokens import sign_out_everywhere
 from shop.admin.bulk import BatchResult, run_in_batches
 from shop.admin.checked import CheckedAdmin
@@ -42,6 +44,24 @@ def may_change_powers(request: HttpRequest) -> bool:
     return request.user.is_active and request.user.is_superuser
 
 
+class GuestFilter(admin.SimpleListFilter):
+    """Guests, and customers with an account of their own."""
+
+    title = "guest"
+    parameter_name = "guest"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("yes", "Yes"), ("no", "No")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[User]) -> QuerySet[User]:
+        match self.value():
+            case "yes":
+                return queryset.filter(IS_GUEST)
+            case "no":
+                return queryset.filter(~IS_GUEST)
+        return queryset
+
+
 @admin.register(User)
 class UserAdmin(auth.UserAdmin, CheckedAdmin):
     none_yet = "No users yet. Customers appear here when they sign up; add operators yourself."
@@ -51,9 +71,17 @@ class UserAdmin(auth.UserAdmin, CheckedAdmin):
     # Put labels above the fields, because two lists of permissions need the width. Newer versions ignore this.
     compressed_fields = False
     actions = ("sign_out",)
+    list_filter = (*auth.UserAdmin.list_filter, GuestFilter)
+    search_fields = (*auth.UserAdmin.search_fields, "guest__email")
+    fieldsets = (*(auth.UserAdmin.fieldsets or ()), ("Guest", {"fields": ("guest_address",)}))
 
     def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> tuple[str, ...]:
-        return () if may_change_powers(request) else POWERS
+        return ("guest_address", *(() if may_change_powers(request) else POWERS))
+
+    @display(description="Address of a guest")
+    def guest_address(self, user: User) -> str | None:
+        guest = guest_of(user.pk) if user.pk else None
+        return f"{guest.email}, not confirmed" if guest else None
 
     def has_change_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
         return super().has_change_permission(request, obj) and _within_reach(request, obj)

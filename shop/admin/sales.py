@@ -84,7 +84,7 @@ def digest(sale: Sale) -> str:
         return ""
     items = sale.items.order_by("pk").values_list("pk", "product", "price", "limit")
     shown = (sale.name, sale.slug, sale.stock_shown, sale.opens_at, sale.closes_at, sale.strategy, sale.currency)
-    room = (sale.waiting_room, sale.admitted_per_second)
+    room = (sale.waiting_room, sale.admitted_per_second, sale.guest_checkout)
     return hashlib.sha256(repr((shown, room, *items)).encode()).hexdigest()
 
 
@@ -137,7 +137,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
     none_yet = "No sales yet. Add one when the products that it offers have stock."
     form = SaleForm
     list_display = ("name", "state", "opens", "closes", "sold", "left", "revenue", "strategy", "preheated")
-    list_filter = (SaleStateFilter,)
+    list_filter = (SaleStateFilter, "guest_checkout")
     search_help_text = "Name or slug"
     search_fields = ("name", "slug")
     prepopulated_fields = {"slug": ("name",)}
@@ -161,7 +161,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[Any, ...]:
         fields = (
             *("name", "slug", ("opens_at", "closes_at"), ("strategy", "currency"), "stock_shown"),
-            *(("waiting_room", "admitted_per_second"), "preheated_label"),
+            *(("waiting_room", "admitted_per_second"), "guest_checkout", "preheated_label"),
         )
         return (*fields, "shown") if obj and self.has_change_permission(request, obj) else fields
 

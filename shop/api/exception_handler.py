@@ -26,6 +26,7 @@ from shop.models import Order
 from shop.orders import payments, states
 from shop.orders.errors import (
     KeyReused,
+    NoGuests,
     NotCancellable,
     NotPayable,
     PriceChanged,
@@ -55,6 +56,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (PriceChanged, problems.PRICE_CHANGED),
     (NotAdmitted, problems.WAITING_ROOM),
     (RoomUnavailable, problems.UNAVAILABLE),
+    (NoGuests, problems.NO_GUESTS),
     (StillRunning, problems.STILL_RUNNING),
     (StillQueued, problems.STILL_QUEUED),
     (KeyReused, problems.KEY_REUSED),

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from shop.api.requests import KEY, account_of, customer_of, idempotency_key, remembered, replay_header
+from shop.api.requests import KEY, account_of, customer_of, idempotency_key, is_guest, remembered, replay_header
 from shop.api.serializers import NEW_ORDER, NewOrderSerializer, OrderSerializer, order_json
 from shop.api.throttles import OrderRate
 from shop.models import Order
@@ -75,7 +75,9 @@ class Orders(ListAPIView[Order]):
         """Place an order."""
         key = idempotency_key(request)
         ticket = request.headers.get("Waiting-Ticket", "")
-        placed = place_order(customer=customer_of(request), key=key, ticket=ticket, **new_order(request))
+        placed = place_order(
+            customer=customer_of(request), guest=is_guest(request), key=key, ticket=ticket, **new_order(request)
+        )
         # A rejected order was queued and answered with 202. Its key gets the same status again.
         accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(

@@ -72,6 +72,12 @@ WAITING_ROOM = Problem(
     "The sale has a waiting room",
     "Enter the waiting room of the sale. When your turn has come, send its ticket as `Waiting-Ticket` with the order.",
 )
+NO_GUESTS = Problem(
+    "no-guests",
+    403,
+    "The sale is not open to guests",
+    "Order with an account. A guest makes one on the page of their account, and keeps their orders.",
+)
 PROVIDER_DECIDES = Problem(
     "not-believed",
     403,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
-from shop.accounts.tokens import SESSION, require_session
+from shop.accounts.tokens import GUEST, SESSION, require_session
 from shop.api.errors import BadKey, BodyTooLarge, LengthRequired
 from shop.api.parsers import MAX_BODY, JsonParser
 
@@ -26,6 +26,12 @@ Result = TypeVar("Result")
 def customer_of(request: Request) -> int:
     """Return the user id in the token of the request, which `shop.accounts.tokens` has checked."""
     return int(str(request.user.pk))
+
+
+def is_guest(request: Request) -> bool:
+    """Return whether the token of the request is a guest's."""
+    token: Any = request.auth
+    return bool(token.get(GUEST, False))
 
 
 def account_of(request: Request) -> int:

@@ -26,6 +26,7 @@ BY_OPERATION = {
         problems.SALE_PAUSED,
         problems.PRICE_CHANGED,
         problems.WAITING_ROOM,
+        problems.NO_GUESTS,
         problems.STILL_RUNNING,
         problems.KEY_REUSED,
         problems.TOO_FAST,
@@ -66,8 +67,8 @@ BY_OPERATION = {
         problems.BUSY,
     ),
     ("/api/sales/{sale}/", "get"): (problems.NOT_FOUND,),
-    ("/api/sales/{sale}/waiting/", "get"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN),
-    ("/api/sales/{sale}/waiting/", "post"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN),
+    ("/api/sales/{sale}/waiting/", "get"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN, problems.NO_GUESTS),
+    ("/api/sales/{sale}/waiting/", "post"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN, problems.NO_GUESTS),
     ("/api/token/", "post"): (
         problems.INVALID,
         problems.WRONG_CREDENTIALS,

@@ -245,6 +245,7 @@ class OfferSerializer(serializers.Serializer[Any]):
     paused = serializers.BooleanField(help_text="Whether an operator has paused the sale. It takes no orders now.")
     currency = serializers.CharField(help_text="Currency of the prices: a code of ISO 4217.")
     waiting_room = serializers.BooleanField(help_text="Whether an order needs a ticket of the sale's waiting room.")
+    guest_checkout = serializers.BooleanField(help_text="Whether visitors may buy on the sale's page as guests.")
     items = serializers.SerializerMethodField()
 
     @extend_schema_field(OfferItemSerializer(many=True))

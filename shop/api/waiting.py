@@ -11,10 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from shop.api.requests import customer_of
+from shop.api.requests import customer_of, is_guest
 from shop.api.serializers import StandingSerializer, moment
 from shop.api.throttles import LookRate
-from shop.orders.errors import SaleNotOpen
+from shop.orders.errors import NoGuests, SaleNotOpen
 from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.waiting import room
@@ -43,7 +43,10 @@ class WaitingRoom(APIView):
         return self._answer(request, sale, room.enter)
 
     def _answer(self, request: Request, sale: int, find: Callable[[Offer, int], Standing]) -> Response:
-        standing = find(_offer_with_room(sale), customer_of(request))
+        offer = _offer_with_room(sale)
+        if is_guest(request) and not offer.guest_checkout:
+            raise NoGuests(offer.name)
+        standing = find(offer, customer_of(request))
         return Response(standing_json(standing), headers=NO_STORE)
 
 

@@ -65,6 +65,13 @@ class SalePaused(Refusal):
         super().__init__(f"Sale {sale} is paused.")
 
 
+class NoGuests(OrderError):
+    """The customer is a guest, and the sale is for accounts alone."""
+
+    def __init__(self, sale: str) -> None:
+        super().__init__(f"{sale} is not open to guests. Nothing was sold.")
+
+
 class StillRunning(OrderError):
     """This process is placing the customer's order under the same key."""
 

@@ -27,6 +27,7 @@ from shop.models import Allowance, Order
 from shop.orders import receipts
 from shop.orders.errors import (
     ChangedPrice,
+    NoGuests,
     OrderError,
     PriceChanged,
     SaleNotOpen,
@@ -68,6 +69,7 @@ def place_order(
     key: str,
     expected_prices: Mapping[int, Decimal] = NO_PRICES,
     ticket: str = "",
+    guest: bool = False,
 ) -> Placed:
     """Place an order, once for each idempotency key.
 
@@ -78,6 +80,7 @@ def place_order(
         expected_prices: prices of one unit that the customer was shown, by product id. The order is placed only at
             these prices. Products without one are sold at their present price.
         ticket: the customer's ticket, where the sale has a waiting room.
+        guest: whether the customer is a guest, who buys only where the sale allows it.
 
     Returns:
         The order: committed, or queued where the sale's strategy queues.
@@ -91,13 +94,15 @@ def place_order(
     try:
         if offer is None:
             raise UnknownSale(f"There is no sale {sale}.")
+        if guest and not offer.guest_checkout:
+            raise NoGuests(offer.name)
         # In a pause nobody can use their ticket: `place_request` answers that the sale is paused.
         if offer.waiting_room and not offer.paused:
             tickets.require(ticket, offer=offer, customer=customer)
         request = make_request(
             offer, customer=customer, quantities=quantities, key=key, expected_prices=expected_prices
         )
-    except (UnknownSale, UnknownProduct, PriceChanged, NotAdmitted) as refused:
+    except (UnknownSale, UnknownProduct, PriceChanged, NotAdmitted, NoGuests) as refused:
         if (customer, key) in _running:
             raise StillRunning(RUNNING) from refused
         strategy = None if offer is None else registry.get(offer.strategy)

@@ -22,6 +22,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from redis import RedisError
 
 from inventory.outages import outages
+from shop.accounts import guests
 from shop.accounts.adapter import LIMITING
 from shop.accounts.errors import HashingBusy, MailNotSent, NameTaken, NotNow, TooManyGuesses
 from shop.accounts.tokens import sign_out_everywhere
@@ -68,6 +69,8 @@ def too_many_requests(request: HttpRequest) -> HttpResponse:
 def account(request: HttpRequest) -> HttpResponse:
     """Show the account, and what can be changed."""
     user = cast("User", request.user)
+    if (guest := guests.guest_of(user.pk)) is not None:
+        return render(request, "account/guest.html", {"guest": guest, "has_password": user.has_usable_password()})
     emails = EmailAddress.objects.filter(user=user).order_by("-verified", "-pk")
     confirmed = next((each.email for each in emails if each.verified), "")
     waiting = next((each.email for each in emails if not each.verified), "" if confirmed else user.email)

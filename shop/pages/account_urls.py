@@ -5,16 +5,18 @@ from django.urls import path, re_path
 from django.views.generic import RedirectView
 
 from shop.pages.account import account, account_page, sign_out
+from shop.pages.guests import email, guest_account
 
 urlpatterns = [
     path("", account, name="account"),
     path("sign-out-everywhere/", sign_out, name="account_sign_out_everywhere"),
+    path("guest/", guest_account, name="account_guest"),
     path("login/", account_page(views.login), name="account_login"),
     path("logout/", account_page(views.logout), name="account_logout"),
     path("signup/", account_page(views.signup), name="account_signup"),
     path("confirm/", account_page(views.email_verification_sent), name="account_email_verification_sent"),
     path("confirm/<str:key>/", account_page(views.confirm_email), name="account_confirm_email"),
-    path("email/", account_page(views.email), name="account_email"),
+    path("email/", email, name="account_email"),
     path("reauthenticate/", account_page(views.reauthenticate), name="account_reauthenticate"),
     path("password/", account_page(views.password_change), name="account_change_password"),
     # An account without a password gets one by mail.

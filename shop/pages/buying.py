@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4, uuid5
 
 from django import forms
-from django.contrib.auth.decorators import login_required
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -24,6 +23,7 @@ from shop.api.throttles import OrderRate
 from shop.models import Sale, SaleItem
 from shop.orders.errors import (
     KeyReused,
+    NoGuests,
     OrderError,
     PriceChanged,
     SaleNotOpen,
@@ -34,6 +34,7 @@ from shop.orders.errors import (
 )
 from shop.orders.place import place_order
 from shop.orders.receipts import Placed
+from shop.pages.guests import for_customers, is_guest, no_guests
 from shop.pages.page import PageRefused, page
 from shop.pages.sales import minutes_to_pay, sale_or_404
 from shop.pages.waiting import standing_of
@@ -77,18 +78,19 @@ class FormShownAgain(Exception):
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @page
-@login_required
-def buy(request: HttpRequest, slug: str) -> HttpResponse:
+@for_customers
+def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
     """Ask how many units; place the order, once for each key.
 
     The key is in the address of the form: a visitor who reloads it, or comes back to it, sends the same key again.
     """
-    sale = sale_or_404(slug)
     if request.method != "POST":
         items = wanted(request, sale)
+        if not sale.guest_checkout and is_guest(request):
+            raise no_guests()
         ticket = ticket_of(request, sale)
         if ticket is None:
-            return redirect("waiting", slug)
+            return redirect("waiting", sale.slug)
         try:
             key = UUID(request.GET["key"])
         except (KeyError, ValueError):
@@ -102,7 +104,7 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
         raise PageRefused(
             400,
             _("The form is incomplete, or a number in it is out of range. Fill it in again."),
-            link=reverse("buy", args=[slug]),
+            link=reverse("buy", args=[sale.slug]),
             label=_("Back to the form"),
         )
     asked = form.cleaned_data
@@ -110,7 +112,7 @@ def buy(request: HttpRequest, slug: str) -> HttpResponse:
         placed = place(request, sale, asked)
     except FormShownAgain as again:
         if again.status == 409:
-            sale = sale_or_404(slug)  # Its prices may have changed since this request has read them.
+            sale = sale_or_404(sale.slug)  # Its prices may have changed since this request has read them.
         items = [item for item in sale.items.all() if item.product_id == asked["product"]]
         keys, quantity = {asked["product"]: asked["key"]}, again.quantity or asked["quantity"]
         response = form_page(
@@ -198,6 +200,7 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
             key=str(asked["key"]),
             expected_prices={product: asked["price"]},
             ticket=asked["ticket"],
+            guest=not sale.guest_checkout and is_guest(request),
         )
     except (OrderError, errors.InventoryError, NotAdmitted, *UNANSWERED) as refused:
         raise answer_to(refused, sale, product) from refused
@@ -238,6 +241,8 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
         case SaleNotOpen() | errors.SaleClosed():
             message = _("The sale is not open. Nothing was bought. Its page says when it opens and closes.")
             return to_sale(409, message)
+        case NoGuests():
+            return no_guests()
         case NotAdmitted():
             message = _("Your turn in the waiting room has not come, or it has ended. Nothing was bought.")
             return PageRefused(403, message, link=reverse("waiting", args=[sale.slug]), label=_("To the waiting room"))

@@ -19,6 +19,7 @@ from django.views.decorators.http import require_safe
 
 from inventory.errors import StockUnavailable
 from shop import clock
+from shop.accounts import guests
 from shop.models import Ending, Order, Payment, Sale
 from shop.orders.errors import StillQueued
 from shop.orders.lookup import LOST, find_order
@@ -122,7 +123,11 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
         ) from away
     if placed.order.pk != order:  # Another order of the customer has the same key: show that one.
         return redirect("order", placed.order.pk)
-    response = render(request, "shop/pages/order.html", about(placed, from_provider="from_provider" in request.GET))
+    context = {
+        **about(placed, from_provider="from_provider" in request.GET),
+        "guest": guests.guest_of(customer_of(request)),
+    }
+    response = render(request, "shop/pages/order.html", context)
     if (paid_at := provider()) is not None:
         response[csp.HEADER] = csp.with_forms_to(paid_at.origin)
     return response

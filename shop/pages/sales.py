@@ -137,6 +137,8 @@ def for_script(sale: Sale) -> dict[str, Any]:
         "room": reverse("waiting", args=[sale.slug]),
         "standing": reverse("api-waiting", args=[sale.pk]),
         "login": f"{reverse('account_login')}?next={reverse('sale', args=[sale.slug])}",
+        "account": reverse("account_guest"),
+        "guests": sale.guest_checkout,
         "api": reverse("api-orders"),
         "orders": reverse("orders"),
         "labels": {
@@ -154,6 +156,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "over-limit": _("Limit reached"),
             "over": _("The sale is over"),
             "login": _("Log in to buy"),
+            "account": _("Make an account"),
             "orders": _("My orders"),
             "order": _("See the order"),
             "room": _("Waiting room"),
@@ -163,6 +166,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
         "notes": {
             "opened": _("The sale is open."),
             "login": _("Log in before the sale opens, so that you can buy at once."),
+            "no-guests": _("This sale is not open to guests. Make an account to buy here: your orders stay with you."),
             "signed-out": _("You are no longer logged in. Log in, and your order goes on where it stopped."),
             "buying": _("The order is on its way. You may reload or close this page: you buy only once."),
             "busy": _("The shop is busy. The same order is sent again by itself; you buy only once."),

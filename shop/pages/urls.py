@@ -3,6 +3,7 @@
 from django.urls import include, path
 
 from shop.pages.buying import buy
+from shop.pages.guests import guest
 from shop.pages.home import choose_language, favicon, home
 from shop.pages.now import sale_now
 from shop.pages.orders import order, orders
@@ -20,6 +21,7 @@ urlpatterns = [
     path("sales/<slug:slug>/", sale, name="sale"),
     path("sales/<slug:slug>/now.json", sale_now, name="sale-now"),
     path("sales/<slug:slug>/buy/", buy, name="buy"),
+    path("sales/<slug:slug>/guest/", guest, name="guest"),
     path("waiting/<slug:slug>/", waiting, name="waiting"),
     path("orders/", orders, name="orders"),
     path("orders/<uuid:order>/", order, name="order"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, Any, cast
 
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -17,8 +16,9 @@ from shop.api.serializers import moment
 from shop.api.throttles import LookRate
 from shop.models import Sale
 from shop.pages import now
+from shop.pages.guests import for_customers, is_guest, no_guests
 from shop.pages.page import PageRefused, page
-from shop.pages.sales import estimate_texts, sale_or_404
+from shop.pages.sales import estimate_texts
 from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.waiting import room
@@ -40,23 +40,25 @@ SLOWEST_RELOAD = 60
 @require_http_methods(["GET", "HEAD", "POST"])
 @never_cache
 @page
-@login_required
-def waiting(request: HttpRequest, slug: str) -> HttpResponse:
+@for_customers
+def waiting(request: HttpRequest, sale: Sale) -> HttpResponse:
     """Show the visitor where they stand. A post enters the room, or finds the place that they have."""
-    sale = sale_or_404(slug)
     offer = offers.get(sale.pk)
     if offer is None or not offer.waiting_room or offer.clock.now() >= offer.closes_at:
-        return redirect("sale", slug)
+        return redirect("sale", sale.slug)
+    guest = is_guest(request)
+    if guest and not sale.guest_checkout:
+        raise no_guests()
     if request.method == "POST":
         standing_of(request, offer, enters=True)
         return redirect(f"{request.path}?{ENTERED}")
     standing = standing_of(request, offer)
     if standing.state == "admitted":
-        return redirect("sale", slug)
+        return redirect("sale", sale.slug)
     context = context_of(sale, offer, standing, entered=ENTERED in request.GET)
-    figures = now.get(slug)
+    figures = now.get(sale.slug)
     sold_out = figures is not None and figures.state == "sold-out"
-    return render(request, "shop/pages/waiting.html", {**context, "sold_out": sold_out})
+    return render(request, "shop/pages/waiting.html", {**context, "sold_out": sold_out, "guest": guest})
 
 
 def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> Standing:

@@ -66,6 +66,22 @@ def strategy(sale: Sale) -> Finding:
     return Finding(check, "ok", f"{sale.strategy} can be used.")
 
 
+def guests(sale: Sale) -> Finding:
+    """Check that guest checkout does not weaken a limit or a draw."""
+    check = "Guests"
+    if not sale.guest_checkout:
+        return Finding(check, "ok", "Every customer has an account.")
+    limited = sale.items.exclude(limit=None).exists()
+    counted = [*["the limit per customer"] * limited, *["the places of the waiting room"] * sale.waiting_room]
+    if counted:
+        text = (
+            f"Each new guest is a new customer: {' and '.join(counted)} can be multiplied by changing browsers, as "
+            "often as an address may sign up. Switch guest checkout off if that is too weak."
+        )
+        return Finding(check, "warning", text, "guests")
+    return Finding(check, "ok", "Guests may buy, and nothing is counted for each customer.")
+
+
 def conserved(sale: Sale) -> Finding:
     if broken := [row.sku for row in conservation.figures(sale.skus) if not row.conserved]:
         text = f"The figures of {', '.join(broken)} do not agree. Find out why before you sell."
@@ -73,4 +89,4 @@ def conserved(sale: Sale) -> Finding:
     return Finding("Audit", "ok", "The figures of its stock agree.")
 
 
-CHECKS = (window, in_stock, loaded, strategy, conserved)
+CHECKS = (window, in_stock, loaded, strategy, guests, conserved)

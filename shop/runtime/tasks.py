@@ -14,6 +14,7 @@ from redis import RedisError
 
 from inventory.outages import outages
 from shop import limits
+from shop.accounts.guests import forget_old_guests
 from shop.accounts.sessions import SessionStore
 from shop.look import look
 from shop.orders.expiry import expire_unpaid
@@ -60,9 +61,10 @@ def advance_sales() -> None:
 
 @shared_task
 def forget_old_sessions() -> None:
-    """Delete the sessions of browsers that have expired."""
+    """Delete the sessions of browsers that have expired, and guests without an order whose session was one of them."""
     with outages_logged("Deleting old sessions"):
         SessionStore.clear_expired()
+        forget_old_guests()
 
 
 @shared_task(bind=True, max_retries=8)

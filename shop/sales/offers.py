@@ -42,6 +42,7 @@ class Offer:
         clock: tells whether the sale is open, and when an order was placed.
         waiting_room: whether an order needs a ticket of `shop.waiting`.
         admitted_per_second: customers whom the waiting room admits.
+        guest_checkout: whether guests may buy.
         product_ids: by sku.
     """
 
@@ -57,6 +58,7 @@ class Offer:
     waiting_room: bool = False
     admitted_per_second: int | None = None
     paused: bool = False
+    guest_checkout: bool = False
     product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -168,4 +170,5 @@ def _offer_of(sale: Sale, items: Sequence[OfferItem], clock: Clock) -> Offer:
         sale.waiting_room,
         sale.admitted_per_second,
         sale.paused_at is not None,
+        sale.guest_checkout,
     )

@@ -401,6 +401,7 @@ def test_only_the_pages_that_a_buyer_needs_are_there() -> None:
         *(f"account_{name}" for name in ("email_verification_sent", "reauthenticate", "change_password")),
         *(f"account_reset_password{step}" for step in ("", "_done", "_from_key", "_from_key_done")),
         "account_set_password",
+        "account_guest",
     }
 
 

@@ -327,7 +327,7 @@ def test_the_script_gets_a_token_of_the_customer_who_has_logged_in(customer: int
     offer = on_sale({"a": 3})
     answer = visitor_of(customer).get("/account/token/")
     assert answer.headers["Cache-Control"] == "no-store"
-    assert set(answer.json()) == {"access", "expires_in", "customer"}
+    assert set(answer.json()) == {"access", "expires_in", "customer", "guest"}
     assert answer.json()["customer"] == customer
     headers = {"Authorization": f"Bearer {answer.json()['access']}", "Idempotency-Key": "one"}
     body = {"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}
@@ -340,7 +340,7 @@ def test_without_a_session_there_is_no_token(customer: int) -> None:
     User.objects.filter(pk=customer).update(is_active=False)
     for each in (Client(), client):
         answer = each.get("/account/token/")
-        assert answer.json() == {"access": None, "expires_in": 0, "customer": None}
+        assert answer.json() == {"access": None, "expires_in": 0, "customer": None, "guest": False}
         assert answer.headers["Cache-Control"] == "no-store"
 
 

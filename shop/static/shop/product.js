@@ -36,6 +36,7 @@ export class Product {
     this.form = card.querySelector("form");
     this.button = card.querySelector("button");
     this.link = card.querySelector("a.button");
+    this.guest = card.querySelector("[data-guest]"); // null where the sale allows no guests
     this.note = card.querySelector(".note");
     this.form.addEventListener("submit", (event) => this.press(event));
   }
@@ -64,7 +65,7 @@ export class Product {
 
   render() {
     if (!visit.sale) return;
-    const { state, label, press, quiet, link, note } = view(this);
+    const { state, label, press, quiet, link, note, guest } = view(this);
     const focused = document.activeElement;
     this.card.dataset.state = state;
     show(this.button, label || "");
@@ -77,6 +78,7 @@ export class Product {
       this.link.href = link.href;
       this.link.classList.toggle("quiet", Boolean(link.quiet));
     }
+    if (this.guest) this.guest.hidden = !guest;
     if (focused === this.button && this.button.hidden) this.link.focus();
     show(this.note, note || "");
     show(this.card.querySelector("[data-shown=left]"), this.left);

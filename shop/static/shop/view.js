@@ -26,7 +26,8 @@ function reason({ refusal, atLimit }) {
 }
 
 // Return what the buyer sees now. `label`: of the button, which can be pressed if `press` is set; without one it is
-// hidden. `link`: a link beside or in place of the button. `note`: the sentence below.
+// hidden. `link`: a link beside or in place of the button. `guest`: whether the visitor may buy as a guest. `note`: the
+// sentence below.
 export function view(product) {
   const { item, empty } = product;
   const { sale, login, room } = visit;
@@ -34,6 +35,10 @@ export function view(product) {
   const now = clock.now();
   const isOpen = item && now >= Date.parse(sale.opens_at) + visit.jitter && now < Date.parse(sale.closes_at);
   const toLogin = { href: page.login, label: labels.login };
+  // Who cannot buy here yet: nobody has logged in, or a guest has, and the sale allows none.
+  const guest = login === null;
+  const refused = Boolean(login?.guest && !page.guests);
+  const toEnter = refused ? { href: page.account, label: labels.account } : toLogin;
   const toOrder = { href: `${page.orders}${order?.id}/` };
 
   if (product.active) return viewOfPress(product, toLogin);
@@ -55,17 +60,21 @@ export function view(product) {
   if (!isOpen) {
     visit.waited = true;
     const label = fill(labels.coming, { time: duration(Date.parse(sale.opens_at) - now) });
-    if (login === null) return { state: "coming", label, link: { ...toLogin, quiet: true }, note: notes.login };
+    if (guest || refused) {
+      const note = refused ? notes["no-guests"] : notes.login;
+      return { state: "coming", label, link: { ...toEnter, quiet: true }, note, guest };
+    }
     if (room?.state === "draw") return { state: "draw", label, note: sale.paused ? notes["draw-paused"] : notes.draw };
     const outside = room?.state === "outside" && { link: toRoom, note: notes["room-coming"] };
     return { state: "coming", label, note: sale.paused ? notes.paused : "", ...outside };
   }
   if (sale.state === "paused") {
-    const link = login === null ? { ...toLogin, quiet: true } : why;
-    return { state: "paused", label: labels.paused, note: notes.paused, link };
+    const link = guest || refused ? { ...toEnter, quiet: true } : why;
+    return { state: "paused", label: labels.paused, note: notes.paused, link, guest };
   }
   if (empty) return { state: "sold-out", label: labels["sold-out"], note: notes["sold-out"], link: why };
-  if (login === null) return { state: "login", link: toLogin };
+  if (refused) return { state: "login", link: toEnter, note: notes["no-guests"] };
+  if (guest) return { state: "login", link: toEnter, guest };
   if (sale.waiting_room && !room?.ticket) return viewOfRoom(product);
   if (product.atLimit) {
     const link = { href: page.orders, label: labels.orders, quiet: true };

@@ -5,7 +5,7 @@ import { page } from "./page.js";
 
 class Visit {
   sale; // the latest now.json
-  login; // the access token of the customer; null if nobody has logged in; undefined until the shop has said
+  login; // the access token of the customer, and whether they are a guest; null if nobody has logged in; undefined until the shop has said
   customer; // user id of the latest login
   room = null; // where the customer stands in the waiting room, if the sale has one and the shop has said
   products = [];
@@ -28,8 +28,8 @@ class Visit {
     const answer = await ask(page.token);
     if (answer?.status !== 200) return undefined;
     const before = this.login && this.customer;
-    const { access, expires_in: seconds } = answer.body;
-    this.login = access && { access, until: local() + 900 * seconds };
+    const { access, expires_in: seconds, guest } = answer.body;
+    this.login = access && { access, guest, until: local() + 900 * seconds };
     this.customer = answer.body.customer ?? this.customer;
     if (!this.login || this.customer !== before) {
       this.room = null;

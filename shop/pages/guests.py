@@ -1,0 +1,127 @@
+"""Guest checkout: the page on which a visitor becomes a guest, and the one on which a guest makes an account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import cast
+
+from allauth.account import views
+from allauth.core import ratelimit
+from django.conf import settings
+from django.contrib.auth import REDIRECT_FIELD_NAME, login
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme, urlencode
+from django.utils.translation import gettext as _
+
+from shop.accounts import guests
+from shop.accounts.forms import GuestAccountForm, GuestForm
+from shop.models import Sale
+from shop.pages.account import account_page, too_many_requests
+from shop.pages.page import PageRefused
+from shop.pages.sales import sale_or_404
+
+COOKIE = "guest"
+"""A browser that has it was made a guest. It gets no second one: each would have a limit and a place of its own."""
+
+SaleView = Callable[[HttpRequest, Sale], HttpResponse]
+
+
+def for_customers(view: SaleView) -> Callable[[HttpRequest, str], HttpResponse]:
+    """Make a view of a sale ask for a log-in first. Where the sale allows guests, offer that, too."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, slug: str) -> HttpResponse:
+        sale = sale_or_404(slug)
+        if request.user.is_authenticated:
+            return view(request, sale)
+        way_in = reverse("guest", args=[slug]) if sale.guest_checkout else None
+        return redirect_to_login(request.get_full_path(), way_in)
+
+    return answer
+
+
+def is_guest(request: HttpRequest) -> bool:
+    """Return whether the customer of the session is a guest."""
+    return guests.guest_of(cast("User", request.user).pk) is not None
+
+
+def no_guests() -> PageRefused:
+    """Return the refusal of a sale that is for accounts alone."""
+    message = _("This sale is not open to guests. Make an account to buy here: your orders stay with you.")
+    return PageRefused(403, message, link=reverse("account_guest"), label=_("Make an account"))
+
+
+@account_page
+def guest(request: HttpRequest, slug: str) -> HttpResponse:
+    """Offer a visitor to log in, to sign up or to buy as a guest. A post makes the guest and logs this browser in."""
+    sale = sale_or_404(slug)
+    back = request.POST.get(REDIRECT_FIELD_NAME) or request.GET.get(REDIRECT_FIELD_NAME, "")
+    if not url_has_allowed_host_and_scheme(back, allowed_hosts=None):
+        back = reverse("sale", args=[slug])
+    if request.user.is_authenticated:
+        return redirect(back)
+    if not sale.guest_checkout:
+        return redirect_to_login(back)
+    form = GuestForm(request.POST or None)
+    before = COOKIE in request.COOKIES
+    if request.method == "POST" and not before:
+        if not ratelimit.consume(request, action="signup"):
+            return too_many_requests(request)
+        if form.is_valid():
+            login(request, guests.new_guest(form.cleaned_data["email"]).user)
+            response = redirect(back)
+            response.set_cookie(
+                COOKIE,
+                "1",
+                max_age=settings.SESSION_COOKIE_AGE,
+                secure=settings.SESSION_COOKIE_SECURE,
+                httponly=True,
+                samesite="Lax",
+            )
+            return response
+    context = {
+        "sale": sale,
+        "form": form,
+        "before": before,
+        "redirect_field_name": REDIRECT_FIELD_NAME,
+        "redirect_field_value": back,
+        "next": urlencode({REDIRECT_FIELD_NAME: back}),
+    }
+    return render(request, "shop/pages/guest.html", context, status=409 if before and request.method == "POST" else 200)
+
+
+@account_page
+def email(request: HttpRequest) -> HttpResponseBase:
+    """Change the address of an account. Guests give theirs with the account that they make."""
+    if request.user.is_authenticated and is_guest(request):
+        return redirect("account_guest")
+    return views.email(request)
+
+
+@account_page
+@login_required
+def guest_account(request: HttpRequest) -> HttpResponse:
+    """Let a guest choose a user name and a password, and send the mail that confirms their address."""
+    user = cast("User", request.user)
+    mine = guests.guest_of(user.pk)
+    if mine is None:
+        return redirect("account")
+    chosen = user.username if user.has_usable_password() else ""
+    form = GuestAccountForm(request.POST or None, user=user, initial={"username": chosen, "email": mine.email})
+    if request.method == "POST":
+        if not ratelimit.consume(request, action="signup"):
+            return too_many_requests(request)
+        if form.is_valid():
+            data = form.cleaned_data
+            guests.make_account(
+                request, mine, username=data["username"], email=data["email"], password=data["password1"]
+            )
+            return redirect("account_email_verification_sent")
+    return render(request, "account/guest_account.html", {"form": form, "guest": mine})

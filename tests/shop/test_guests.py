@@ -1,0 +1,503 @@
+"""Guest checkout: who becomes a guest, what a guest reaches, and how they become a customer with an account."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID, uuid4
+
+import pytest
+from allauth.account.models import EmailAddress
+from django.contrib.auth.models import User
+from django.core import mail
+from django.db import IntegrityError
+from django.db.models.functions import Now
+from django.test import Client
+from redis import Redis
+
+from shop.accounts import guests
+from shop.accounts.guests import forget_old_guests
+from shop.accounts.tokens import AccessToken
+from shop.models import Guest, Order, Sale
+from shop.orders.customer_changes import pay_order
+from shop.pages import guests as guest_pages
+from shop.preflight import sale_checks
+from shop.runtime.tasks import forget_old_sessions
+from shop.sales import offers
+from tests.factories import OnSale, interleaved, new_customer, on_sale
+from tests.shop.conftest import Gone, assert_conserved, assert_problem, buy, on_hand, order_body
+from tests.shop.test_account_pages import CHINESE, LOG_IN, PASSWORD, foreign_words, link, log_in, new_user, visible
+from tests.shop.waiting_support import with_room
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+ADDRESS = "gast@example.com"
+
+
+def allow(offer: OnSale, *, guests: bool = True) -> str:
+    """Let guests buy in a sale, or not. Return its slug."""
+    Sale.objects.filter(pk=offer.sale).update(guest_checkout=guests)
+    offers.forget(offer.sale)
+    return str(Sale.objects.values_list("slug", flat=True).get(pk=offer.sale))
+
+
+@pytest.fixture
+def offer() -> OnSale:
+    """A sale that allows guests."""
+    offer = on_sale({"a": 9})
+    allow(offer)
+    return offer
+
+
+@pytest.fixture
+def slug(offer: OnSale) -> str:
+    return allow(offer)
+
+
+def browser() -> Client:
+    return Client(raise_request_exception=False)
+
+
+def become_guest(slug: str, client: Client | None = None, email: str = ADDRESS, **sent: Any) -> Client:
+    """Post the form of a guest. The answer is the client's `answer`."""
+    client = client or browser()
+    client.answer = client.post(f"/sales/{slug}/guest/", {"email": email, **sent})  # type: ignore[attr-defined]
+    return client
+
+
+def form_of(client: Client, slug: str, **query: Any) -> dict[str, str]:
+    """Return the fields of the form that buys, with the key of the page."""
+    page = client.get(f"/sales/{slug}/buy/", query, follow=True).content.decode()
+    return dict(re.findall(r'<input [^>]*name="(product|price|key|ticket|quantity)" value="([^"]*)"', page))
+
+
+def bought(client: Client, slug: str) -> UUID:
+    """Buy without JavaScript, and return the order."""
+    answer = client.post(f"/sales/{slug}/buy/", form_of(client, slug))
+    assert answer.status_code == 302, answer.content.decode()
+    return UUID(answer.headers["Location"].split("/")[-2])
+
+
+def token_of(client: Client) -> dict[str, Any]:
+    return dict(client.get("/account/token/").json())
+
+
+def api_order(client: Client, offer: OnSale, key: str = "", sku: str = "a") -> Any:
+    """Order as the script of a page does."""
+    headers = {"Authorization": f"Bearer {token_of(client)['access']}", "Idempotency-Key": key or str(uuid4())}
+    return client.post("/api/orders/", order_body(offer, **{sku: 1}), content_type="application/json", headers=headers)
+
+
+def text(answer: Any) -> str:
+    return str(answer.content.decode())
+
+
+def without_tokens(page: str) -> str:
+    return re.sub(r'name="csrfmiddlewaretoken" value="\w+"', "", page)
+
+
+# Becoming a guest, and buying
+
+
+def test_a_visitor_buys_without_javascript_and_a_double_post_is_one_order(offer: OnSale, slug: str) -> None:
+    client = browser()
+    product = offer.products["a"]
+    asked = client.get(f"/sales/{slug}/buy/?product={product}&quantity=2")
+    back = f"/sales/{slug}/buy/?product={product}&quantity=2"
+    assert asked.headers["Location"] == f"/sales/{slug}/guest/?next={quote(back)}"
+    page = text(client.get(asked.headers["Location"]))
+    for href in ("/account/login/", "/account/signup/"):
+        assert f'href="{href}?next=' in page
+    (shown,) = re.findall(r'name="next" value="([^"]*)"', page)
+    entered = client.post(f"/sales/{slug}/guest/", {"email": ADDRESS, "next": shown.replace("&amp;", "&")})
+    assert (entered.status_code, entered.headers["Location"]) == (302, back)
+    form = form_of(client, slug, product=product, quantity=2)
+    answers = [client.post(f"/sales/{slug}/buy/", form) for _ in range(2)]
+    order = Order.objects.get()
+    assert [answer.headers["Location"] for answer in answers] == [f"/orders/{order.pk}/"] * 2
+    assert (order.items.get().quantity, order.customer) == (2, Guest.objects.get().user)
+    receipt = text(client.get(f"/orders/{order.pk}/"))
+    assert f"<dd>{ADDRESS}</dd>" in receipt
+    assert client.post(f"/orders/{order.pk}/pay/").status_code == 302
+    assert Order.objects.get().state == "paid"
+    other = bought(client, slug)
+    client.post(f"/orders/{other}/cancel/")
+    assert "Cancelled by you" in text(client.get(f"/orders/{other}/"))
+
+
+def test_a_guest_has_no_password_no_address_of_an_account_and_gets_no_mail(slug: str) -> None:
+    become_guest(slug)
+    guest = Guest.objects.get()
+    assert (guest.email, guest.user.email, guest.user.has_usable_password()) == (ADDRESS, "", False)
+    assert "gast" not in guest.user.username
+    assert (EmailAddress.objects.count(), mail.outbox) == (0, [])
+
+
+def test_the_script_of_a_page_orders_with_the_token_of_a_guest(offer: OnSale, slug: str) -> None:
+    assert token_of(browser())["guest"] is False
+    client = become_guest(slug)
+    token = token_of(client)
+    assert (token["guest"], token["customer"]) == (True, Guest.objects.get().pk)
+    assert AccessToken(token["access"])["guest"] is True
+    assert api_order(client, offer).status_code == 201
+    assert token_of(log_in_customer())["guest"] is False
+
+
+def log_in_customer() -> Client:
+    client = browser()
+    client.force_login(User.objects.get(pk=new_customer()))
+    return client
+
+
+def test_who_is_logged_in_does_not_become_a_guest(slug: str) -> None:
+    client = become_guest(slug, log_in_customer())
+    assert client.answer.headers["Location"] == f"/sales/{slug}/"  # type: ignore[attr-defined]
+    client = become_guest(slug)
+    become_guest(slug, client, "other@example.com")
+    assert Guest.objects.get().email == ADDRESS
+
+
+@pytest.mark.parametrize("back", ["https://evil.example/", "//evil.example/", "javascript:alert(1)", ""])
+def test_a_guest_is_led_to_no_other_site(slug: str, back: str) -> None:
+    client = become_guest(slug, next=back)
+    assert client.answer.headers["Location"] == f"/sales/{slug}/"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("email", ["", "no address", "a@b", "x" * 250 + "@example.com"])
+def test_a_wrong_address_is_named_in_the_language_of_the_reader(slug: str, email: str) -> None:
+    answer = browser().post(f"/sales/{slug}/guest/", {"email": email}, **CHINESE)
+    assert (answer.status_code, "errorlist" in text(answer), Guest.objects.count()) == (200, True, 0)
+    assert foreign_words(visible(text(answer))) - {"Sale", "by", "guarded", "update", "no", "address"} == set()
+
+
+def test_a_form_of_another_site_makes_no_guest(slug: str) -> None:
+    answer = become_guest(slug, Client(enforce_csrf_checks=True)).answer  # type: ignore[attr-defined]
+    assert (answer.status_code, Guest.objects.count()) == (403, 0)
+
+
+def test_while_redis_is_away_nobody_becomes_a_guest(slug: str, redis_gone: Gone) -> None:
+    with redis_gone():
+        answer = become_guest(slug).answer  # type: ignore[attr-defined]
+    assert (answer.status_code, answer.headers["Retry-After"], Guest.objects.count()) == (503, "60", 0)
+
+
+# Sales for accounts alone
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["", "control"])
+def test_a_guest_buys_only_where_the_sale_allows_it(slug: str, allowed: bool) -> None:
+    """With the negative control: where it does, the same requests buy."""
+    client, other = become_guest(slug), on_sale({"b": 9})
+    there = allow(other, guests=True)
+    form = form_of(client, there)
+    allow(other, guests=allowed)
+    page = client.get(f"/sales/{there}/buy/", follow=True)
+    posted, ordered = client.post(f"/sales/{there}/buy/", form), api_order(client, other, sku="b")
+    if allowed:
+        assert (page.status_code, posted.status_code, ordered.status_code) == (200, 302, 201)
+        return
+    for answer in (page, posted):
+        assert (answer.status_code, 'href="/account/guest/"' in text(answer)) == (403, True)
+        assert "Make an account to buy here" in text(answer)
+    assert_problem(ordered, 403, "no-guests")
+    assert not Order.objects.exists()
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["", "control"])
+def test_a_guest_takes_no_place_in_the_room_of_another_sale(slug: str, redis: Redis, allowed: bool) -> None:
+    room = with_room(coming=True)
+    client, there = become_guest(slug), allow(room, guests=allowed)
+    page = client.post(f"/waiting/{there}/")
+    token = {"Authorization": f"Bearer {token_of(client)['access']}"}
+    called = client.post(f"/api/sales/{room.sale}/waiting/", headers=token)
+    if allowed:
+        assert (page.status_code, called.json()["state"]) == (302, "draw")
+        assert "keep your place on this browser" in text(client.get(f"/waiting/{there}/"))
+    else:
+        assert page.status_code == 403
+        assert_problem(called, 403, "no-guests")
+    assert redis.zcard(f"{{waiting:{room.sale}}}:places") == int(allowed)
+
+
+def test_without_guest_checkout_a_visitor_is_asked_to_log_in() -> None:
+    slug = allow(on_sale({"a": 9}), guests=False)
+    for path in (f"/sales/{slug}/buy/", f"/waiting/{slug}/"):
+        assert browser().get(path).headers["Location"] == f"{LOG_IN}?next={path}"
+    answer = become_guest(slug).answer  # type: ignore[attr-defined]
+    assert (answer.headers["Location"], Guest.objects.count()) == (f"{LOG_IN}?next=/sales/{slug}/", 0)
+    assert "Buy as a guest" not in text(browser().get(f"/sales/{slug}/"))
+
+
+def test_the_same_key_finds_the_order_after_guest_checkout_was_switched_off(offer: OnSale, slug: str) -> None:
+    client = become_guest(slug)
+    first = api_order(client, offer, "one")
+    allow(offer, guests=False)
+    again = api_order(client, offer, "one")
+    assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
+    assert_problem(api_order(client, offer, "two"), 403, "no-guests")
+
+
+# Addresses
+
+
+def test_the_answer_is_the_same_whether_the_address_has_an_account(slug: str) -> None:
+    owner = new_user("ada")
+    known, unknown = (become_guest(slug, email=f"{name}@example.com") for name in ("ada", "nobody"))
+    pages = []
+    for client, name in ((known, "ada"), (unknown, "nobody")):
+        answer = client.answer  # type: ignore[attr-defined]
+        assert (answer.status_code, answer.headers["Location"]) == (302, f"/sales/{slug}/")
+        pages.append(
+            [text(client.get(path)).replace(name, "") for path in ("/account/", "/account/guest/", "/orders/")]
+        )
+    assert [without_tokens(page) for page in pages[0]] == [without_tokens(page) for page in pages[1]]
+    assert (mail.outbox, Guest.objects.filter(user=owner).exists()) == ([], False)
+
+
+def test_a_guest_with_somebodys_address_is_apart_from_their_account(offer: OnSale, slug: str) -> None:
+    owner = new_user("ada")
+    theirs = buy(offer, owner.pk, a=1).order.pk
+    client = become_guest(slug, email="ada@example.com")
+    mine = bought(client, slug)
+    assert client.get(f"/orders/{theirs}/").status_code == 404
+    assert str(theirs) not in text(client.get("/orders/"))
+    ada = log_in()
+    assert ada.get(f"/orders/{mine}/").status_code == 404
+    assert list(owner.orders.values_list("pk", flat=True)) == [theirs]
+
+
+def test_the_address_of_a_guest_blocks_no_sign_up_and_gets_no_password(slug: str) -> None:
+    become_guest(slug)
+    browser().post("/account/password/reset/", {"email": ADDRESS})
+    assert "There is no such account" in str(mail.outbox[-1].body)
+    browser().post("/account/signup/", {"username": "gast", "email": ADDRESS, "password1": PASSWORD})
+    assert browser().post(link()).headers["Location"] == LOG_IN
+    assert User.objects.get(username="gast").email == ADDRESS
+    assert guests.guest_of(Guest.objects.get().pk) is not None, "that of the guest is no other's to confirm"
+
+
+# Limits
+
+
+def test_one_browser_makes_one_guest(slug: str, redis: Redis) -> None:
+    """With the negative control: another browser makes another one."""
+    room = with_room(coming=True)
+    there = allow(room)
+    client = become_guest(there)
+    client.post(f"/waiting/{there}/")
+    client.post("/account/logout/")
+    assert "bought as a guest on this browser before" in text(client.get(f"/sales/{there}/guest/"))
+    again = become_guest(there, client, "other@example.com").answer  # type: ignore[attr-defined]
+    assert (again.status_code, "bought as a guest" in text(again), Guest.objects.count()) == (409, True, 1)
+    client.post(f"/waiting/{there}/")
+    assert redis.zcard(f"{{waiting:{room.sale}}}:places") == 1
+    become_guest(there).post(f"/waiting/{there}/")
+    assert (redis.zcard(f"{{waiting:{room.sale}}}:places"), Guest.objects.count()) == (2, 2)
+
+
+def test_without_the_cookie_a_browser_makes_more(slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    client = become_guest(slug)
+    client.post("/account/logout/")
+    monkeypatch.setattr(guest_pages, "COOKIE", "another")
+    become_guest(slug, client)
+    assert Guest.objects.count() == 2
+
+
+@pytest.mark.parametrize("limited", [True, False], ids=["", "control"])
+def test_guests_and_sign_ups_of_an_address_have_one_limit(slug: str, settings: Any, limited: bool) -> None:
+    rates = {**settings.ACCOUNT_RATE_LIMITS, "signup": "3/m/ip" if limited else None}
+    settings.ACCOUNT_RATE_LIMITS = rates
+    signed_up = {"username": "bob", "email": "bob@example.com", "password1": PASSWORD}
+    browser().post("/account/signup/", signed_up)
+    answers = [become_guest(slug).answer.status_code for _ in range(3)]  # type: ignore[attr-defined]
+    assert answers == ([302, 302, 429] if limited else [302] * 3)
+    assert Guest.objects.count() == (2 if limited else 3)
+    other = browser().post(f"/sales/{slug}/guest/", {"email": ADDRESS}, REMOTE_ADDR="192.0.2.7")
+    assert other.status_code == 302
+
+
+# From guest to customer
+
+ACCOUNT = {"username": "ada", "email": ADDRESS, "password1": PASSWORD}
+
+
+def test_a_guest_becomes_a_customer_and_keeps_their_orders(slug: str) -> None:
+    client = become_guest(slug)
+    order = bought(client, slug)
+    assert "You are a guest" in text(client.get("/account/"))
+    assert f'value="{ADDRESS}"' in text(client.get("/account/guest/"))
+    made = client.post("/account/guest/", ACCOUNT)
+    assert made.headers["Location"] == "/account/confirm/"
+    assert client.get(f"/orders/{order}/").status_code == 200, "this browser stays logged in"
+    assert "You are a guest" in text(client.get("/account/")), "until the address is confirmed"
+    other = allow(on_sale({"b": 9}), guests=False)
+    assert client.get(f"/sales/{other}/buy/", follow=True).status_code == 403
+    assert log_in().answer.headers["Location"] == "/account/confirm/"  # type: ignore[attr-defined]
+    assert [message.to for message in mail.outbox] == [[ADDRESS]]
+    assert browser().post(link()).headers["Location"] == LOG_IN
+    elsewhere = log_in(ADDRESS)
+    assert "ada" in text(elsewhere.get("/account/"))
+    assert elsewhere.get(f"/orders/{order}/").status_code == 200
+    assert elsewhere.get(f"/sales/{other}/buy/", follow=True).status_code == 200
+    assert token_of(elsewhere)["guest"] is False
+    assert (User.objects.get(username="ada").email, Order.objects.get().customer.username) == (ADDRESS, "ada")
+    assert client.get("/account/guest/").headers["Location"] == "/account/"
+
+
+def test_an_address_that_has_an_account_makes_the_same_answers(slug: str) -> None:
+    new_user("bob")
+    seen = []
+    for name in ("bob", "nobody"):
+        client = become_guest(slug)
+        form = {"username": f"guest of {name}".replace(" ", "."), "email": f"{name}@example.com", "password1": PASSWORD}
+        made = client.post("/account/guest/", form)
+        logged = log_in(form["username"]).answer  # type: ignore[attr-defined]
+        pages = [text(client.get(path)).replace(name, "") for path in ("/account/", "/account/guest/")]
+        email = client.get("/account/email/").headers["Location"]
+        seen.append(
+            (made.status_code, made.headers["Location"], logged.headers["Location"], email, *map(without_tokens, pages))
+        )
+    assert seen[0] == seen[1]
+    assert [message.to for message in mail.outbox] == [["bob@example.com"], ["nobody@example.com"]]
+    assert "already" in str(mail.outbox[0].body)
+    assert set(EmailAddress.objects.values_list("email", "user__username")) == {
+        ("bob@example.com", "bob"),
+        ("nobody@example.com", "guest.of.nobody"),
+    }
+    browser().post("/account/password/reset/", {"email": "bob@example.com"})
+    assert len(mail.outbox) == 3, "one mail, for bob alone"
+
+
+def test_a_mistyped_address_is_replaced(slug: str) -> None:
+    client = become_guest(slug)
+    client.post("/account/guest/", {**ACCOUNT, "email": "wrong@example.com"})
+    wrong = link()
+    client.post("/account/guest/", ACCOUNT)
+    assert [row.email for row in EmailAddress.objects.all()] == [ADDRESS]
+    assert "no longer valid" in text(browser().get(wrong))
+    browser().post(link())
+    assert guests.guest_of(Guest.objects.get().pk) is None
+
+
+def test_a_guest_takes_nobodys_name(slug: str) -> None:
+    new_user("ada")
+    client = become_guest(slug)
+    assert "errorlist" in text(client.post("/account/guest/", ACCOUNT))
+    assert (Guest.objects.get().user.has_usable_password(), mail.outbox) == (False, [])
+
+
+@pytest.mark.parametrize("path", ["/account/", "/account/guest/"])
+def test_the_pages_of_a_guest_are_in_the_language_of_the_reader(slug: str, path: str) -> None:
+    page = become_guest(slug, email="ada@example.com").get(path, **CHINESE)
+    assert foreign_words(visible(text(page))) == set()
+    assert "no-store" in page.headers["Cache-Control"]
+
+
+def test_who_is_no_guest_has_no_such_page(slug: str) -> None:
+    assert log_in_customer().get("/account/guest/").headers["Location"] == "/account/"
+    assert browser().get("/account/guest/").headers["Location"] == f"{LOG_IN}?next=/account/guest/"
+
+
+# Old guests
+
+OLD = timedelta(days=15)
+
+
+def aged(client: Client, *, log_out: bool = True) -> Client:
+    Guest.objects.filter(pk=token_of(client)["customer"]).update(created_at=Now() - OLD)
+    if log_out:
+        client.post("/account/logout/")
+    return client
+
+
+def test_old_guests_without_an_order_are_forgotten(slug: str) -> None:
+    gone, ordered, here, young = (become_guest(slug, email=f"{name}@example.com") for name in ("a", "b", "c", "d"))
+    pay_order(bought(ordered, slug), customer=token_of(ordered)["customer"])
+    for client in (gone, ordered):
+        aged(client)
+    aged(here, log_out=False)
+    young.post("/account/logout/")
+    customer = new_customer()
+    forget_old_sessions()
+    assert set(Guest.objects.values_list("email", flat=True)) == {"b@example.com", "c@example.com", "d@example.com"}
+    assert User.objects.count() == 4
+    assert User.objects.filter(pk=customer).exists()
+    assert Order.objects.count() == 1
+
+
+def test_a_guest_who_has_confirmed_an_address_stays(slug: str) -> None:
+    client = become_guest(slug)
+    client.post("/account/guest/", ACCOUNT)
+    browser().post(link())
+    aged(client)
+    assert (forget_old_guests(), User.objects.count()) == (0, 1)
+
+
+def test_an_order_that_is_saved_first_keeps_its_guest(offer: OnSale, slug: str) -> None:
+    client = become_guest(slug)
+    customer = token_of(client)["customer"]
+    aged(client)
+    ordering = interleaved(lambda: buy(offer, customer, a=1), before='^DELETE FROM "auth_user"')
+    with ordering, pytest.raises(IntegrityError):
+        forget_old_guests()
+    assert (Order.objects.get().customer_id, forget_old_guests()) == (customer, 0)
+
+
+def test_a_guest_who_is_deleted_first_has_no_order(offer: OnSale, slug: str) -> None:
+    client = become_guest(slug)
+    customer = token_of(client)["customer"]
+    aged(client)
+    with interleaved(forget_old_guests, after="^WITH request AS"), pytest.raises(IntegrityError):
+        buy(offer, customer, a=1)
+    assert (User.objects.count(), Order.objects.count(), on_hand()[0]) == (0, 0, 9)
+    assert_conserved()
+
+
+# Operators
+
+
+def test_operators_find_guests(admin_client: Client, slug: str) -> None:
+    client = become_guest(slug)
+    order, customer = bought(client, slug), new_customer("buyer")
+    guest = Guest.objects.get().user
+
+    def listed(query: str) -> str:
+        return text(admin_client.get(f"/admin/auth/user/{query}"))
+
+    assert (guest.username in listed("?guest=yes"), "buyer" in listed("?guest=yes")) == (True, False)
+    assert (guest.username in listed("?guest=no"), "buyer" in listed("?guest=no")) == (False, True)
+    assert guest.username in listed(f"?q={ADDRESS}")
+    assert f"{ADDRESS}, not confirmed" in text(admin_client.get(f"/admin/auth/user/{guest.pk}/change/"))
+    assert ADDRESS not in text(admin_client.get(f"/admin/auth/user/{customer}/change/"))
+    assert str(order) in text(admin_client.get(f"/admin/shop/order/?q={ADDRESS}"))
+
+
+@pytest.mark.parametrize(
+    ("guests", "limit", "room", "level", "named"),
+    [
+        (False, 2, True, "ok", ()),
+        (True, None, False, "ok", ()),
+        (True, 2, False, "warning", ("limit per customer",)),
+        (True, None, True, "warning", ("waiting room",)),
+        (True, 2, True, "warning", ("limit per customer", "waiting room")),
+    ],
+)
+def test_preflight_warns_where_guests_weaken_a_limit(
+    guests: bool, limit: int | None, room: bool, level: str, named: tuple[str, ...]
+) -> None:
+    offer = with_room(limit=limit) if room else on_sale({"a": 1}, limit=limit)
+    allow(offer, guests=guests)
+    found = sale_checks.guests(Sale.objects.get())
+    assert (found.level, [each in found.text for each in ("limit per customer", "waiting room")]) == (
+        level,
+        [each in named for each in ("limit per customer", "waiting room")],
+    )
+
+
+def test_the_api_says_whether_guests_may_buy(offer: OnSale) -> None:
+    assert browser().get(f"/api/sales/{offer.sale}/").json()["guest_checkout"] is True
+    allow(offer, guests=False)
+    assert browser().get(f"/api/sales/{offer.sale}/").json()["guest_checkout"] is False
