@@ -36,6 +36,8 @@ class Pending(Generic[Request, Result]):
     result: Result | None = None
     error: BaseException | None = None
     woken: bool = False
+    since: float = field(default_factory=time.monotonic)
+    begun: float = 0.0
     _waiting: threading.Lock = field(default_factory=_held)
 
     def wait_to_be_woken(self) -> None:
@@ -54,9 +56,13 @@ class Batcher(Generic[Request, Result]):
     `LINGER` seconds for more calls. Without the wait batches would stay small, because Postgres answers faster than one
     process sends requests, and each batch costs a round trip. A batch starts after all its calls have arrived, so a
     result is never older than its call. A caller's thread runs the batch.
+
+    Args:
+        waited: called for each call, with the times of `time.monotonic` at which the call was made and its batch began.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waited: Callable[[float, float], None] | None = None) -> None:
+        self._waited = waited
         self._mutex = threading.Lock()
         self._pending: list[Pending[Request, Result]] = []
         self._running = False
@@ -80,6 +86,8 @@ class Batcher(Generic[Request, Result]):
                 mine.wait_to_be_woken()
         if not mine.done:
             self._lead(mine, run)
+        if self._waited is not None:
+            self._waited(mine.since, mine.begun)
         if mine.error is not None:
             raise mine.error
         return cast(Result, mine.result)
@@ -105,6 +113,9 @@ class Batcher(Generic[Request, Result]):
         """Remove all pending calls from the list, and return them as a batch."""
         with self._mutex:
             batch, self._pending = self._pending, []
+        begun = time.monotonic()
+        for call in batch:
+            call.begun = begun
         self._last = len(batch)
         return batch
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.db import connection, transaction
 
-from inventory import stock
+from inventory import observing, stock
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere
 from inventory.requests import OrderRequest, Reject, RequestItem, Save
 
@@ -50,6 +50,7 @@ def _transaction(lock_timeout: float | None) -> Iterator[None]:
                 # LOCAL, because a pooler may give this session to another client after the transaction.
                 cursor.execute(f"SET LOCAL lock_timeout = '{lock_timeout}s'")
         yield
+        observing.measure_commit()
 
 
 def _sell_to_all(

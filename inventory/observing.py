@@ -1,13 +1,17 @@
-"""Events for metrics: waits for locks, sizes of batches, and orders that leave the queue.
+"""Events for metrics and traces: waits for locks, batches, commits, and the way of orders through the queue.
 
-A process ignores these events until it calls `listen`. Web servers, workers and beat call it, unless METRICS is off.
+A process ignores these events until it calls `listen`. Web servers, workers and beat call it for metrics, unless
+METRICS is off, and for traces, if TRACES is on.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from uuid import UUID
+
+from django.db import transaction
 
 from locking import Lease, Lock
 
@@ -24,28 +28,57 @@ class Observer:
     def batch_saved(self, orders: int) -> None:
         """Called when `group-commit` tries to save this number of orders in one transaction."""
 
+    def batch_waited(self, since: float, until: float) -> None:
+        """Called when `group-commit` has tried to save an order. Its batch began at `until`, by `time.monotonic`."""
+
+    def committed(self, seconds: float) -> None:
+        """Called when a transaction that has saved an order, or a batch of them, was committed within `seconds`."""
+
     def refused_from_memory(self) -> None:
         """Called when an order is refused as sold out from the cache of the process, without a query to a server."""
 
-    def left_queue(self, *, saved: int, refused: int) -> None:
-        """Called when a worker has taken this many saved and this many refused orders off the queue."""
+    def queueing(self) -> AbstractContextManager[str]:
+        """Return a context in which an order is queued. It gives the `traceparent` of the order, or an empty string."""
+        return nullcontext("")
+
+    def saving(self, traces: Mapping[UUID, str]) -> AbstractContextManager[None]:
+        """Return a context in which a worker saves a batch of queued orders.
+
+        Args:
+            traces: what `queueing` gave for each order, by order id.
+        """
+        return nullcontext()
+
+    def left_queue(self, *, ages: Sequence[float], refused: int) -> None:
+        """Called when a worker has taken orders off the queue.
+
+        Args:
+            ages: for each saved order, the seconds since it was queued, by the clocks of Redis and the worker.
+            refused: the number of orders that were not saved.
+        """
 
     def dead_letter(self) -> None:
         """Called when a queued order cannot be saved and is kept as a dead letter."""
 
 
-_listening = Observer()
+_observers: tuple[Observer, ...] = ()
 
 
-def listen(observer: Observer) -> None:
-    """Send all later events of this process to an observer."""
-    global _listening
-    _listening = observer
+def listen(*added: Observer) -> None:
+    """Send all later events of this process to these observers, too."""
+    global _observers
+    _observers += added
 
 
-def observer() -> Observer:
-    """Return the observer that receives the events of this process."""
-    return _listening
+def ignore(*removed: Observer) -> None:
+    """Send these observers no more events."""
+    global _observers
+    _observers = tuple(each for each in _observers if each not in removed)
+
+
+def observers() -> Sequence[Observer]:
+    """Return the observers that receive the events of this process."""
+    return _observers
 
 
 @contextmanager
@@ -64,11 +97,51 @@ def hold(lock: Lock, timeout: float, *, strategy: str) -> Iterator[Lease]:
     try:
         with lock.hold(timeout) as lease:
             granted = time.monotonic()
-            _listening.lock_waited(strategy, granted - asked, granted=True)
+            for observer in _observers:
+                observer.lock_waited(strategy, granted - asked, granted=True)
             yield lease
     finally:
         now = time.monotonic()
-        if lease is None:
-            _listening.lock_waited(strategy, now - asked, granted=False)
-        else:
-            _listening.lock_held(strategy, now - granted, lost=lease.lost)
+        for observer in _observers:
+            if lease is None:
+                observer.lock_waited(strategy, now - asked, granted=False)
+            else:
+                observer.lock_held(strategy, now - granted, lost=lease.lost)
+
+
+def batch_waited(since: float, until: float) -> None:
+    """Tell the observers that an order waited for its batch."""
+    for observer in _observers:
+        observer.batch_waited(since, until)
+
+
+def measure_commit() -> None:
+    """Tell the observers, once the open transaction is committed, how long that took from now on.
+
+    Call it after the last statement of the transaction. A transaction that is rolled back is not told.
+    """
+    if _observers:
+        began = time.monotonic()
+        transaction.on_commit(lambda: _committed(time.monotonic() - began), robust=True)
+
+
+def _committed(seconds: float) -> None:
+    for observer in _observers:
+        observer.committed(seconds)
+
+
+@contextmanager
+def queueing() -> Iterator[str]:
+    """Tell the observers that an order is put on the queue, and give what identifies its trace, if it has one."""
+    with ExitStack() as stack:
+        traces = [stack.enter_context(observer.queueing()) for observer in _observers]
+        yield next(filter(None, traces), "")
+
+
+@contextmanager
+def saving(traces: Mapping[UUID, str]) -> Iterator[None]:
+    """Tell the observers that a worker saves a batch of queued orders. See `Observer.saving`."""
+    with ExitStack() as stack:
+        for observer in _observers:
+            stack.enter_context(observer.saving(traces))
+        yield

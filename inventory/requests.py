@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import ClassVar
 from uuid import UUID
 
+from inventory import observing
 from inventory.errors import Refusal
 
 
@@ -135,7 +136,7 @@ class QueuedOrder:
 
 
 def save_one(order: OrderRequest, save: Save) -> None:
-    """Save one order in the open transaction.
+    """Save one order in the open transaction, as the last thing before its commit.
 
     Raises:
         Refusal: the order was not written. The caller's transaction rolls back.
@@ -143,3 +144,4 @@ def save_one(order: OrderRequest, save: Save) -> None:
     refusal = save([order]).get(order.id)
     if refusal is not None:
         raise refusal
+    observing.measure_commit()

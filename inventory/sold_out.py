@@ -67,7 +67,8 @@ def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
             entry = units_left.get(item.sku)
             if entry.value is not None and item.quantity > entry.value:
                 if now < entry.refresh_at:
-                    observing.observer().refused_from_memory()
+                    for observer in observing.observers():
+                        observer.refused_from_memory()
                     raise SoldOut(item.sku, wanted=item.quantity, left=entry.value)
                 due[item.sku] = entry
         probes = units_left.claim(due, until=now + settings.SOLD_OUT_TTL)

@@ -28,12 +28,27 @@ class QueueEntry:
         order_id: None when the entry has no valid order id.
         order: None when the entry cannot be read.
         raw: the text of the order, as the entry stores it.
+        trace: the `traceparent` of the request that has queued the order; empty if that was not traced.
     """
 
     entry_id: str
     order_id: UUID | None
     order: OrderRequest | None
     raw: str
+    trace: str = ""
+
+    @property
+    def trace_id(self) -> str:
+        """The trace id of the request that has queued the order; empty if that was not traced."""
+        return self.trace[3:35]
+
+    def age(self, now: float) -> float:
+        """Return for how many seconds the order has been queued.
+
+        Args:
+            now: seconds since 1970. If this clock is behind that of Redis, the age may be 0.
+        """
+        return max(0.0, now - int(self.entry_id.partition("-")[0]) / 1000)
 
 
 def encode(order: OrderRequest) -> str:
@@ -41,9 +56,11 @@ def encode(order: OrderRequest) -> str:
     return msgspec.json.encode(order).decode()
 
 
-def new_reservation(order: OrderRequest) -> Mapping[str, Any]:
+def new_reservation(order: OrderRequest, trace: str = "") -> Mapping[str, Any]:
     """Return the reservation of an order to be queued. `enqueue.lua` adds time, place in the queue and entry id."""
+    # The trace is no field of the order, so that a worker of an earlier version can still read the order.
     return {
+        **({"trace": trace} if trace else {}),
         "items": [(item.sku, item.quantity, item.limit or 0, str(item.price), item.name) for item in order.items],
         "buyer": buyer_text(order.sale, order.customer),
         "key": order.key,
@@ -55,14 +72,14 @@ def new_reservation(order: OrderRequest) -> Mapping[str, Any]:
 def parse_entry(entry_id: bytes | str, fields: Mapping[bytes | str, bytes | str]) -> QueueEntry:
     """Parse an entry of the stream. It never raises, because one unreadable entry must not stop the worker."""
     values = {_readable(name): _readable(value) for name, value in fields.items()}
-    raw = values.get("request", "")
+    raw, trace = values.get("request", ""), values.get("trace", "")
     try:
         order = ORDER.decode(raw)
-        return QueueEntry(text(entry_id), order.id, order, raw)
+        return QueueEntry(text(entry_id), order.id, order, raw, trace)
     except Exception:
         with suppress(ValueError):
-            return QueueEntry(text(entry_id), UUID(values.get("id", "")), None, raw)
-        return QueueEntry(text(entry_id), None, None, raw)
+            return QueueEntry(text(entry_id), UUID(values.get("id", "")), None, raw, trace)
+        return QueueEntry(text(entry_id), None, None, raw, trace)
 
 
 def reservation_fields(encoded: bytes | str) -> dict[str, Any]:

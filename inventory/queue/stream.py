@@ -98,8 +98,11 @@ class Queue:
         queued_at = int(text(oldest[0][0]).partition("-")[0])
         return float(max(0.0, seconds + microseconds / 1e6 - queued_at / 1000))
 
-    def enqueue(self, order: OrderRequest) -> tuple[int, bool]:
+    def enqueue(self, order: OrderRequest, trace: str = "") -> tuple[int, bool]:
         """Take the units of an order and append it to the queue, or do neither. Idempotent.
+
+        Args:
+            trace: the `traceparent` that the entry carries to the worker.
 
         Returns:
             Its place in the queue, from 1, and whether a worker has to be woken.
@@ -111,7 +114,8 @@ class Queue:
         places = [STREAM, idempotency_key(order.customer, order.key), LAST_QUEUED, LAST_FINISHED, WOKEN]
         keys = [RESERVATIONS, RESERVED_UNITS, *places, *_item_keys(order.skus)]
         try:
-            arguments = [str(order.id), msgspec.json.encode(new_reservation(order)), round(self.forgotten), KEPT]
+            reservation = msgspec.json.encode(new_reservation(order, trace))
+            arguments = [str(order.id), reservation, round(self.forgotten), KEPT]
             answer, what, left = self._enqueue(keys, arguments)
         except RedisError as error:
             raise StockUnavailable(f"Redis did not answer: {error}") from error

@@ -31,7 +31,7 @@ class GroupCommit(Strategy):
     name = "group-commit"
 
     def __init__(self) -> None:
-        self.batcher: Batcher[OrderRequest, BaseException | None] = Batcher()
+        self.batcher: Batcher[OrderRequest, BaseException | None] = Batcher(waited=observing.batch_waited)
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         refusal = self.batcher.submit(order, partial(commit, save=save))
@@ -51,7 +51,8 @@ def commit(
     Returns:
         For each order the reason why it got no units, or None.
     """
-    observing.observer().batch_saved(len(orders))
+    for observer in observing.observers():
+        observer.batch_saved(len(orders))
     try:
         refusals = bulk.commit(orders, save, lock_timeout=lock_timeout)
     except BaseException as error:

@@ -48,7 +48,8 @@ class LuaQueue(Lua):
         self.queue = queue
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        place, wake_worker = self.queue().enqueue(order)
+        with observing.queueing() as trace:
+            place, wake_worker = self.queue().enqueue(order, trace)
         if wake_worker:
             worker_needed.send_robust(sender=type(self))
         return Placement(place)
@@ -124,9 +125,10 @@ class LuaQueue(Lua):
         try:
             if len(orders) < len(entries):
                 raise ValueError("An entry cannot be read.")
-            # Skip orders that a worker committed before it died. Saved again, they could be refused as sold out.
-            sold = saved([order.id for order in orders])
-            refusals = bulk.commit([order for order in orders if order.id not in sold], save, reject)
+            with observing.saving({entry.order.id: entry.trace for entry in entries if entry.order}):
+                # Skip orders that a worker committed before it died. Saved again, they could be refused as sold out.
+                sold = saved([order.id for order in orders])
+                refusals = bulk.commit([order for order in orders if order.id not in sold], save, reject)
             refusals.update({order_id: Duplicate(order_id) for order_id in sold})
         except Exception as error:
             if _would_fail_for_any(error):
@@ -143,12 +145,16 @@ class LuaQueue(Lua):
         if entry.order is None:
             entry = self.queue().recover(entry)
         logger.error(
-            "Queued order %s cannot be saved and is kept as a dead letter: %s", entry.order_id or entry.entry_id, reason
+            "Queued order %s cannot be saved and is kept as a dead letter: %s",
+            entry.order_id or entry.entry_id,
+            reason,
+            extra={"trace": entry.trace_id},
         )
         if entry.order is not None:
             _reject_if_possible(entry.order, reason, reject)
         self.queue().finish_dead_letter(entry, reason)
-        observing.observer().dead_letter()
+        for observer in observing.observers():
+            observer.dead_letter()
 
     def end_lost(self, reservation: Reservation, reject: Reject) -> bool:
         """Reject an order that has a reservation but no entry on the queue. No worker would ever save it.
@@ -167,9 +173,11 @@ class LuaQueue(Lua):
         # A refused order may have been saved by another worker, which then died or was paused. So check again.
         sold = saved(refusals) if refusals else set()
         queue = self.queue()
-        queue.finish_saved(entry for entry in entries if entry.order_id not in refusals or entry.order_id in sold)
-        refused = sum(entry.order_id in refusals and entry.order_id not in sold for entry in entries)
-        observing.observer().left_queue(saved=len(entries) - refused, refused=refused)
+        finished = [entry for entry in entries if entry.order_id not in refusals or entry.order_id in sold]
+        queue.finish_saved(finished)
+        ages = [entry.age(time.time()) for entry in finished]
+        for observer in observing.observers():
+            observer.left_queue(ages=ages, refused=len(entries) - len(finished))
         wrong_counters: set[str] = set()
         for entry in entries:
             if entry.order_id is None or entry.order_id in sold:

@@ -102,6 +102,18 @@ GROUP_SIZE = HistogramOf(
     (),
     (1, 2, 4, 8, 16, 32, 64, 128),
 )
+GROUP_WAIT = HistogramOf(
+    "shop_group_commit_wait_seconds", "Time that an order waited until its batch of group-commit began.", (), MOMENTS
+)
+COMMIT = HistogramOf(
+    "shop_commit_seconds", "Time of the COMMIT that has saved an order, or a batch of them, in Postgres.", (), MOMENTS
+)
+QUEUE_WAIT = HistogramOf(
+    "shop_queue_wait_seconds",
+    "Time from queueing an order until a worker has saved it, by the clocks of Redis and the worker.",
+    (),
+    (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+)
 QUEUE_DONE = CounterOf(
     "shop_queue_done_total", "Orders that workers took off the queue: saved, refused, or dead-letter.", ("result",)
 )

@@ -8,7 +8,7 @@ import time
 from bisect import bisect_left
 from collections import Counter as CounterOfValues
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from multiprocessing.util import Finalize
 
@@ -57,6 +57,9 @@ class Recorder(Observer):
         self._lock_hold = cache(_histogram(of.LOCK_HOLD).labels)
         self._leases_lost = cache(_counter(of.LEASES_LOST).labels)
         self._group_size = _histogram(of.GROUP_SIZE)
+        self._group_wait = _histogram(of.GROUP_WAIT)
+        self._commit = _histogram(of.COMMIT)
+        self._queue_wait = _histogram(of.QUEUE_WAIT)
         self._queue_done = cache(_counter(of.QUEUE_DONE).labels)
         for result in ("saved", "refused", "dead-letter"):
             # Begin with 0: for Prometheus, a series that begins with the first dead letter has not increased.
@@ -152,11 +155,18 @@ class Recorder(Observer):
     def batch_saved(self, orders: int) -> None:
         self._reports.append((self._group_size, orders))
 
+    def batch_waited(self, since: float, until: float) -> None:
+        self._reports.append((self._group_wait, until - since))
+
+    def committed(self, seconds: float) -> None:
+        self._reports.append((self._commit, seconds))
+
     def refused_from_memory(self) -> None:
         self._reports.append((self._from_memory, 1))
 
-    def left_queue(self, *, saved: int, refused: int) -> None:
-        self._reports.append((self._queue_done("saved"), saved))
+    def left_queue(self, *, ages: Sequence[float], refused: int) -> None:
+        self._reports.extend((self._queue_wait, age) for age in ages)
+        self._reports.append((self._queue_done("saved"), len(ages)))
         self._reports.append((self._queue_done("refused"), refused))
 
     def dead_letter(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
@@ -43,8 +44,13 @@ def counting() -> Counting:
 
 
 @pytest.fixture
-def batcher() -> Batcher[str, int]:
-    return Batcher()
+def waits() -> list[tuple[float, float]]:
+    return []
+
+
+@pytest.fixture
+def batcher(waits: list[tuple[float, float]]) -> Batcher[str, int]:
+    return Batcher(waited=lambda since, until: waits.append((since, until)))
 
 
 @pytest.fixture
@@ -69,7 +75,8 @@ def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
 def test_a_lone_call_does_not_wait(
     batcher: Batcher[str, int], counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "time", None)  # Without `time`, the batcher cannot sleep.
+    without_sleep = SimpleNamespace(monotonic=time.monotonic)
+    monkeypatch.setattr(batching, "time", without_sleep)
     counting.go_on.set()
     threads = threading.active_count()
     assert [batcher.submit(request, counting.run) for request in "ab"] == [1, 2]
@@ -88,7 +95,7 @@ def test_after_a_batch_of_several_the_next_one_waits_for_more(
     results = [submit(request) for request in "abc"]
     counting.go_on.set()
     assert [result.result(PATIENCE) for result in results] == [1, 2, 2]
-    monkeypatch.setattr(batching, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(batching, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     batcher.submit("e", counting.run)
     assert late[0].result(PATIENCE)
     assert counting.batches[-1] == ["e", "d"]
@@ -103,6 +110,21 @@ def test_an_error_is_raised_to_every_caller_of_its_batch(
     counting.go_on.set()
     assert [result.exception(PATIENCE) for result in results] == [None, error, error]
     assert batcher.submit("d", counting.run) == 3
+
+
+@pytest.mark.parametrize("error", [None, ValueError("no answer")], ids=["an answer", "an error"])
+def test_the_wait_of_each_call_ends_when_its_batch_begins(
+    waits: list[tuple[float, float]], submit: Submit, counting: Counting, error: Exception | None
+) -> None:
+    counting.raises = {"c": error} if error else {}
+    results = [submit(request) for request in "abc"]
+    before = time.monotonic()
+    counting.go_on.set()
+    assert [result.exception(PATIENCE) for result in results] == [None, error, error]
+    (first, begun), *others = sorted(waits)
+    assert first <= begun < before
+    assert len(others) == 2
+    assert all(since < before < until for since, until in others), "they began after the batch before them"
 
 
 def test_too_few_results_are_an_error(batcher: Batcher[str, int], counting: Counting) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.test import override_settings
@@ -11,6 +13,7 @@ from django.test import override_settings
 from inventory import observing, sold_out, stock
 from inventory.errors import OverLimit, SoldOut, StockBusy
 from inventory.observing import Observer
+from inventory.queue.entries import QueueEntry
 from inventory.requests import OrderRequest, Placement
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
@@ -19,9 +22,15 @@ from inventory.strategies.locked import Locked
 from inventory.strategies.locks import stock_lock
 from tests.factories import new_request, nobody, preheated
 from tests.inventory.conftest import Ledger, fails
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+ON_POSTGRES_AND_REDIS = [
+    name for name in registry.NAMES if name not in {"lua-queue", "redlock", "etcd-lock", "zookeeper-lock", "file-lock"}
+]
 
 
 class Notes(Observer):
@@ -44,8 +53,24 @@ class Notes(Observer):
     def refused_from_memory(self) -> None:
         self.told.append(("from memory",))
 
-    def left_queue(self, *, saved: int, refused: int) -> None:
-        self.told.append(("left the queue", saved, refused))
+    def committed(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.told.append(("committed",))
+
+    def batch_waited(self, since: float, until: float) -> None:
+        assert since <= until
+        self.told.append(("waited for a batch",))
+
+    def queueing(self) -> AbstractContextManager[str]:
+        return nullcontext(TRACE)
+
+    def saving(self, traces: Mapping[UUID, str]) -> AbstractContextManager[None]:
+        self.told.append(("saving", *traces.values()))
+        return nullcontext()
+
+    def left_queue(self, *, ages: Sequence[float], refused: int) -> None:
+        assert all(0 <= age < PATIENCE for age in ages)
+        self.told.append(("left the queue", len(ages), refused))
 
     def dead_letter(self) -> None:
         self.told.append(("dead letter",))
@@ -56,14 +81,14 @@ def notes() -> Iterator[Notes]:
     listening = Notes()
     observing.listen(listening)
     yield listening
-    observing.listen(Observer())
+    observing.ignore(listening)
 
 
 @pytest.mark.parametrize("name", ["redis-lock", "segmented-lock", "segmented-redis"])
 def test_a_lock_is_told_with_its_strategy(name: str, notes: Notes, ledger: Ledger) -> None:
     strategy = preheated(name, {"a": 5, "b": 5})
     strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)
-    assert notes.told == [("waited", name, True)] * 2 + [("held", name, False)] * 2
+    assert notes.told == [("waited", name, True)] * 2 + [("committed",)] + [("held", name, False)] * 2
 
 
 def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: Ledger) -> None:
@@ -90,7 +115,7 @@ def test_a_batch_is_told_once(notes: Notes, ledger: Ledger) -> None:
     orders = [new_request(("a", 1)) for _ in range(3)]
     assert commit(orders, ledger.save) == [None] * 3
     GroupCommit().place(new_request(("a", 1)), ledger.save)
-    assert notes.told == [("batch", 3), ("batch", 1)]
+    assert notes.told == [("batch", 3), ("committed",), ("batch", 1), ("committed",), ("waited for a batch",)]
 
 
 def test_a_refusal_from_memory_is_told_and_one_by_the_stock_is_not(notes: Notes) -> None:
@@ -113,14 +138,36 @@ def test_orders_that_leave_the_queue_are_told(notes: Notes, ledger: Ledger) -> N
     place_all(strategy, ledger, first, second, third)
     save = ledger.refuse({second.id: OverLimit("a", limit=1, taken=1)})
     assert registry.work(save, lambda _: None, nobody) == 3
-    assert notes.told == [("left the queue", 2, 1)]
+    assert notes.told == [("saving", TRACE, TRACE, TRACE), ("committed",), ("left the queue", 2, 1)]
 
 
 def test_a_dead_letter_is_told(notes: Notes, ledger: Ledger) -> None:
     place_all(preheated("lua-queue", {"a": 5}), ledger, new_request(("a", 1)))
 
     assert registry.work(fails(ValueError("no order can be saved")), lambda _: None, nobody) == 1
-    assert notes.told == [("dead letter",)]
+    assert notes.told == [("saving", TRACE), ("dead letter",)], "and of no commit, since it was rolled back"
+
+
+def test_the_age_of_a_queued_order_is_that_of_its_entry() -> None:
+    entry = QueueEntry("1700000000250-3", None, None, "")
+    assert entry.age(1_700_000_001.0) == 0.75
+    assert entry.age(1_700_000_000.0) == 0, "the clock of the worker is behind that of Redis"
+
+
+def test_every_strategy_tells_of_its_commit(notes: Notes, ledger: Ledger) -> None:
+    """All of them that save the order themselves, in one transaction."""
+    for name in ON_POSTGRES_AND_REDIS:
+        notes.told.clear()
+        preheated(name, {name: 5}).place(new_request((name, 1)), ledger.save)
+        assert notes.told.count(("committed",)) == 1, name
+
+
+def test_two_observers_are_told(notes: Notes, ledger: Ledger) -> None:
+    second = Notes()
+    observing.listen(second)
+    preheated("guarded-update", {"a": 5}).place(new_request(("a", 1)), ledger.save)
+    observing.ignore(second)
+    assert notes.told == second.told == [("committed",)]
 
 
 def place_all(strategy: Strategy, ledger: Ledger, *requests: OrderRequest) -> None:
@@ -129,4 +176,4 @@ def place_all(strategy: Strategy, ledger: Ledger, *requests: OrderRequest) -> No
 
 
 def test_nobody_listens_by_default() -> None:
-    assert type(observing.observer()) is Observer
+    assert observing.observers() == ()

@@ -92,10 +92,10 @@ def merged(files: list[str]) -> Samples:
     return samples(generate_latest(collected).decode())
 
 
-def send(port: int, offer: OnSale, customer: int, key: str = "") -> int:
+def send(port: int, offer: OnSale, customer: int, key: str = "", sku: str = "a") -> int:
     """Order one unit over HTTP, and return the response's status."""
     headers = {"Authorization": f"Bearer {access_token(customer)}", "Content_Type": "application/json"}
-    body = json.dumps(order_body(offer, a=1))
+    body = json.dumps(order_body(offer, **{sku: 1}))
     return ask(port, "POST", "/api/orders/", body, Idempotency_Key=key or str(uuid4()), **headers)[0]
 
 
@@ -183,6 +183,7 @@ class TestWebProcesses:
                 assert value(found, "shop_order_thread_wait_seconds_count") == 30 + replays
                 assert value(found, "shop_order_placing_seconds_count", strategy="guarded-update") == 30 + replays
                 assert value(found, "shop_sold_out_from_memory_total") == 0
+                assert value(found, "shop_commit_seconds_count") == 20, "nobody else has committed an order"
 
             expected(wait_for(lambda: told("shop_order_thread_wait_seconds_count", 30 + replays), "all to be written"))
             seen = watch()
@@ -245,15 +246,20 @@ def _web_processes(server: int) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
-    """A worker's orders saved, stock reconciled, and heartbeats appear."""
+    """A worker's orders saved, stock reconciled, and heartbeats appear. Each stage of an order is measured."""
     queued, sold = on_sale({"a": 5}, strategy="lua-queue"), on_sale({"b": 5}, strategy="lua")
+    grouped = on_sale({"c": 5}, strategy="group-commit")
     variables = {"METRICS_FOLDER": str(tmp_path / "metrics")}
     with web_server(**variables) as (port, _):
         assert value(read(port), "shop_processes", role="worker") == 0
         assert [send(port, queued, new_customer()) for _ in range(7)].count(202) == 5
         found = read(port)
+        assert value(found, "shop_commit_seconds_count") == 0, "nothing was saved yet"
+        assert send(port, grouped, new_customer(), sku="c") == 201
+        found = wait_for(lambda: stages(read(port), 1, 1, 0), "the commit and the batch to be written")
         assert value(found, "shop_queue_orders") == 5
-        assert 0 < (value(found, "shop_queue_oldest_seconds") or 0) < PATIENCE
+        age = value(found, "shop_queue_oldest_seconds") or 0
+        assert 0 < age < PATIENCE
         assert value(found, "shop_broken_skus") is None, "nothing was reconciled yet"
         schedule = str(tmp_path / "schedule")
         worker = celery(tmp_path, "worker", "--pool", "threads", LOG_FORMAT="json", **variables)
@@ -265,6 +271,10 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
 
             start = 3 * PATIENCE  # `web_server` waits as long.
             wait_for(lambda: told("shop_queue_done_total", 5, result="saved"), "the orders to be saved", timeout=start)
+            found = wait_for(lambda: stages(read(port), 2, 1, 5) or stages(read(port), 3, 1, 5), "all to be written")
+            assert value(found, "shop_queue_wait_seconds_sum") > 5 * age, (
+                "each order has waited for the worker to start"
+            )
             redis.decrby(counter_key("b"), 2)
             tasks.reconcile.delay()
             wait_for(lambda: value(read(port), "shop_broken_skus") is not None, "the worker to reconcile")
@@ -282,6 +292,13 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
         assert value(found, "shop_queue_done_total", result="saved") == 5, "its counts stay"
         assert value(found, "shop_drift_units") is None, "what it said of its present is gone"
     assert sold.sale
+
+
+def stages(found: Samples, commits: int, batches: int, queued: int) -> Samples | None:
+    """Return the samples once so many commits, waits for a batch and ways through the queue were counted."""
+    names = ("shop_commit_seconds", "shop_group_commit_wait_seconds", "shop_queue_wait_seconds")
+    counted = [value(found, f"{name}_count") for name in names]
+    return found if counted == [commits, batches, queued] else None
 
 
 @pytest.mark.usefixtures("redis")

@@ -9,7 +9,8 @@
 -- KEYS[8..] for each item its counter, then the units bought of its sku: a hash of "sale:customer" to units
 -- ARGV[1]   the order id
 -- ARGV[2]   the reservation: JSON, {"items": [[sku, units, limit or 0, price, name], ...], "buyer": "sale:customer",
---           "key": the idempotency key, "hash": of the body, "request": the order}; the script adds time and place
+--           "key": the idempotency key, "hash": of the body, "request": the order, "trace": its trace, if it has one};
+--           the script adds time and place, and moves order and trace to the entry
 -- ARGV[3]   seconds after which a wake-up that no worker has followed expires
 -- ARGV[4]   seconds for which the idempotency key is kept
 -- Returns {"queued", whether to wake a worker, place in the queue}, {"duplicate", id of the order that has the key, 0},
@@ -50,8 +51,12 @@ for index, item in ipairs(reservation.items) do
 end
 reservation.at = tonumber(redis.call("TIME")[1])
 reservation.place = redis.call("INCR", KEYS[5])
-reservation.entry = redis.call("XADD", KEYS[3], "*", "id", ARGV[1], "request", reservation.request)
-reservation.request = nil  -- The entry in the queue has it.
+local entry = {"id", ARGV[1], "request", reservation.request}
+if reservation.trace then
+    entry[5], entry[6] = "trace", reservation.trace
+end
+reservation.entry = redis.call("XADD", KEYS[3], "*", unpack(entry))
+reservation.request, reservation.trace = nil, nil  -- The entry in the queue has them.
 redis.call("HSET", KEYS[1], ARGV[1], cjson.encode(reservation))
 redis.call("SET", KEYS[4], ARGV[1], "EX", ARGV[4])
 return {"queued", redis.call("SET", KEYS[7], 1, "NX", "EX", ARGV[3]) and 1 or 0, place_of(reservation)}
