@@ -21,7 +21,7 @@ from inventory import stock
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, counter_key
 from inventory.errors import Duplicate, OverLimit, Refusal, SoldOut, StockNotLoaded
 from inventory.queue.bought import bought_key
-from inventory.queue.entries import QueueEntry
+from inventory.queue.entries import QueueEntry, encode
 from inventory.queue.signals import worker_needed
 from inventory.queue.stream import GROUP, STREAM, WOKEN, Queue
 from inventory.requests import OrderRequest, Placement, QueuedOrder, ReturnedUnits, Save
@@ -727,3 +727,18 @@ def test_uncounted_units_are_not_subtracted(strategy: LuaQueue, ledger: Ledger, 
         assert redis_of(strategy).keys("{stock}:[bc]*") == []
     strategy.units_returned([ReturnedUnits(1, 1, "a", 1)], ledger.saved)
     assert redis_of(strategy).keys("{stock}:bought:*") == []
+
+
+def test_a_trace_travels_in_a_field_that_the_previous_version_does_not_read(redis: Redis) -> None:
+    preheated("lua-queue", {"a": 5})
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    queue, order, traced = registry.queue(), new_request(("a", 1)), new_request(("a", 1))
+    queue.enqueue(order)
+    queue.enqueue(traced, trace)
+    (_, without), (_, fields) = redis.xrange(STREAM)
+    assert without == {b"id": str(order.id).encode(), b"request": encode(order).encode()}
+    assert fields == {b"id": str(traced.id).encode(), b"request": encode(traced).encode(), b"trace": trace.encode()}
+    assert trace.encode() not in (redis.hget(RESERVATIONS, str(traced.id)) or b"")
+    entries = queue.read("a worker", 5)
+    assert [(entry.order, entry.trace) for entry in entries] == [(order, ""), (traced, trace)]
+    assert [entry.trace_id for entry in entries] == ["", "0af7651916cd43dd8448eb211c80319c"]

@@ -141,11 +141,13 @@ def test_orders_that_leave_the_queue_are_told(notes: Notes, ledger: Ledger) -> N
     assert notes.told == [("saving", TRACE, TRACE, TRACE), ("committed",), ("left the queue", 2, 1)]
 
 
-def test_a_dead_letter_is_told(notes: Notes, ledger: Ledger) -> None:
+def test_a_dead_letter_is_told(notes: Notes, ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
     place_all(preheated("lua-queue", {"a": 5}), ledger, new_request(("a", 1)))
 
     assert registry.work(fails(ValueError("no order can be saved")), lambda _: None, nobody) == 1
     assert notes.told == [("saving", TRACE), ("dead letter",)], "and of no commit, since it was rolled back"
+    (record,) = caplog.records
+    assert (record.levelname, record.__dict__["trace"]) == ("ERROR", TRACE[3:35])
 
 
 def test_the_age_of_a_queued_order_is_that_of_its_entry() -> None:
