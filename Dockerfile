@@ -18,9 +18,11 @@ USER 10001:10001
 
 # The shop. Postgres and Valkey run elsewhere.
 FROM base AS shop
-COPY requirements-image.txt .
+COPY requirements-image.txt requirements-trace.txt ./
+# With what TRACES needs: docker build --build-arg ALSO="-r requirements-trace.txt"
+ARG ALSO=""
 RUN pip install --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
-    --only-binary=:all: --require-hashes -r requirements-image.txt
+    --only-binary=:all: --require-hashes -r requirements-image.txt $ALSO
 COPY . .
 USER 10001:10001
 EXPOSE 8000

@@ -51,6 +51,7 @@ refresh: $(VENV)/.development  ## measure again which stored results are out of 
 lock: $(VENV)/.development  ## compile the requirements again, with hashes
 	$(COMPILE) requirements.in --output-file requirements.txt
 	$(COMPILE) --constraint requirements.txt requirements-image.in --output-file requirements-image.txt
+	$(COMPILE) --constraint requirements.txt requirements-trace.in --output-file requirements-trace.txt
 	$(COMPILE) --constraint requirements.txt requirements-dev.in --output-file requirements-dev.txt
 
 clean: $(VENV)/.runtime  ## stop the project's servers and remove their data (not a RUN_FOLDER that you set), .venv and caches

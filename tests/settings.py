@@ -29,6 +29,7 @@ for name in (
     "LOG_FORMAT",
     "METRICS_TOKEN",
     "METRICS_FOLDER",
+    "TRACES",
 ):
     os.environ.pop(name, None)
 # Write .pyc files. Without them, each of the hundreds of processes that tests start compiles the project.

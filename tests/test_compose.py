@@ -33,6 +33,13 @@ PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
 SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
 # Settings that the Compose file must not set: `manage.py serve` sets the pool, and DEBUG would show tracebacks.
 NOT_OFFERED = {"DEBUG", "DATABASE_POOL", "LOCK_FOLDER"}
+# Variables that OpenTelemetry reads and no setting, with their defaults.
+OF_OPENTELEMETRY = {
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318",
+    "OTEL_SERVICE_NAME": "last-unit",
+    "OTEL_TRACES_SAMPLER": "parentbased_always_on",
+    "OTEL_TRACES_SAMPLER_ARG": "1.0",
+}
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^{}]*))?\}|(?P<wrong>))")
 SETTINGS = """
 import json
@@ -100,7 +107,8 @@ def taken(compose: dict[str, Any]) -> dict[str, str | None]:
     for match in (match for text in texts(compose) for match in VARIABLE.finditer(text) if match["name"]):
         found[match["name"]] = match["text"] if match["operator"] == ":-" else None
     for service in compose["services"].values():
-        found |= {name: read()[name] for name, value in service.get("environment", {}).items() if value is None}
+        known = read() | OF_OPENTELEMETRY
+        found |= {name: known[name] for name, value in service.get("environment", {}).items() if value is None}
     return {name: default for name, default in found.items() if name not in PROJECT}
 
 
@@ -128,7 +136,8 @@ def as_written(default: ast.expr) -> str:
 
 def unread(compose: dict[str, Any]) -> set[str]:
     """Return the variables of the shop's services that no setting reads."""
-    return {name for service in SHOP for name in compose["services"][service]["environment"]} - set(read())
+    taken = {name for service in SHOP for name in compose["services"][service]["environment"]}
+    return taken - set(read() | OF_OPENTELEMETRY)
 
 
 def environment(service: str) -> dict[str, str]:
@@ -279,7 +288,7 @@ def test_every_variable_is_read_by_the_settings() -> None:
 
 
 def test_every_setting_can_be_set() -> None:
-    assert set(load()["services"]["web"]["environment"]) == set(read()) - NOT_OFFERED
+    assert set(load()["services"]["web"]["environment"]) == set(read() | OF_OPENTELEMETRY) - NOT_OFFERED
 
 
 def test_settings_without_a_default_are_set() -> None:

@@ -44,6 +44,7 @@ from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.sales.preheat import CannotPreheat, SaleOnHold, SaleOver, preheat_sale
 from shop.sold import saved
+from shop.traces.tracing import traced
 from shop.waiting import tickets
 from shop.waiting.errors import NotAdmitted
 
@@ -60,6 +61,7 @@ FROM_REDIS = ("lua", "lua-queue")
 """Strategies whose first command takes units in Redis. `segmented-redis` asks for a lock before: that fails first."""
 
 
+@traced
 @counted
 def place_order(
     *,

@@ -24,6 +24,7 @@ from shop import limits, log_context
 from shop.api import problems
 from shop.metrics import recording, report
 from shop.runtime.gateway import Application, File, Headers, StartResponse, client_address, environ
+from shop.traces import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Arrived:
         body: the whole body.
         at: when it had arrived, on the monotonic clock.
         begun: when it got a thread; 0 before.
+        status: status of the answer; 0 before there is one.
     """
 
     scope: Any
@@ -58,12 +60,14 @@ class Arrived:
     at: float = field(default_factory=time.monotonic)
     begun: float = 0.0
     trace: str = ""
+    status: int = 0
 
     def __post_init__(self) -> None:
         self.trace = log_context.trace_of(self.scope.headers.get("traceparent", ""))
 
     def note_answer(self, status: int) -> None:
-        """Count the answer to an order request, and how long it took."""
+        """Note the answer. If this is an order request, count it, and how long it took."""
+        self.status = status
         recorder = recording.recorder()
         if recorder is not None and self.scope.path == ORDERS and self.scope.method == "POST":
             now = time.monotonic()
@@ -154,7 +158,8 @@ class Door:
                 request.begun = time.monotonic()
                 log_context.begin_request(request.trace)
                 try:
-                    self._answer(request)
+                    with tracing.answering(request):
+                        self._answer(request)
                 except Exception:
                     # Nobody above this thread would answer the client.
                     logger.exception("%s %s failed", request.scope.method, request.scope.path)

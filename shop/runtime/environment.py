@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import warnings
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import Any
 
 import environ
@@ -62,6 +63,28 @@ def boolean(name: str, *, default: bool) -> bool:
     if (value := BOOLEANS.get(text.lower())) is None:
         raise ImproperlyConfigured(f"{name} must be one of {', '.join(BOOLEANS)}, not {text!r}.")
     return value
+
+
+def require_packages(name: str, requirements: str, module: str) -> None:
+    """Check that the packages which a setting needs are installed.
+
+    Args:
+        name: of the setting.
+        requirements: file that names the packages.
+        module: one that they bring.
+
+    Raises:
+        ImproperlyConfigured: they are not installed.
+    """
+    try:
+        found = find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that the module is in
+        found = False
+    if not found:
+        raise ImproperlyConfigured(
+            f"{name} needs packages that are not installed. Install them with `.venv/bin/pip install --require-hashes "
+            f"-r {requirements}`, or leave {name} off."
+        )
 
 
 def currency(name: str, *, default: str) -> str:

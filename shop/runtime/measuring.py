@@ -1,4 +1,4 @@
-"""Measuring a process of the shop: when it starts, and after it has reconciled."""
+"""Measuring and tracing a process of the shop: when it starts, and after it has reconciled."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from servers import ServerError
 from shop.api.exception_handler import problem_of
 from shop.metrics import recording
 from shop.reconcile import Reconciled
+from shop.traces import tracing
 
 
 def start(role: str) -> None:
-    """Begin to count what this process does, unless METRICS is off.
+    """Begin to count what this process does, unless METRICS is off, and to trace it, if TRACES is on.
 
     Args:
         role: `web`, `worker` or `beat`.
     """
+    if settings.TRACES and role != "beat":
+        tracing.start(role, _slug_of)
     if not settings.METRICS:
         return None
     folder = Path(settings.METRICS_FOLDER)
@@ -27,7 +30,11 @@ def start(role: str) -> None:
             settings.RUN_FOLDER.create()
         except ServerError as error:
             return recording.logger.error("This %s process is not in the metrics: %s", role, error)
-    return recording.start(role, folder, lambda error: problem_of(error).slug)
+    return recording.start(role, folder, _slug_of)
+
+
+def _slug_of(error: Exception) -> str:
+    return problem_of(error).slug
 
 
 def reconciled(done: Reconciled) -> None:

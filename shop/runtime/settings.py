@@ -172,6 +172,12 @@ METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
 # default is in the run folder.
 METRICS_FOLDER = env.str("METRICS_FOLDER", default="") or str(RUN_FOLDER.path / "metrics")
 
+# Send traces of orders to an OpenTelemetry collector. OTEL_EXPORTER_OTLP_ENDPOINT says where it is. This needs the
+# packages of requirements-trace.txt.
+TRACES = environment.boolean("TRACES", default=False)
+if TRACES:
+    environment.require_packages("TRACES", "requirements-trace.txt", "opentelemetry.exporter.otlp.proto.http")
+
 # Django: apps, middleware, templates
 
 INSTALLED_APPS = [

@@ -144,9 +144,11 @@ export class Product {
     const { key, body, location } = this.intent;
     const headers = visit.authorization;
     const ticket = visit.room?.ticket && { "Waiting-Ticket": visit.room.ticket };
+    // All attempts of one press are one trace (https://www.w3.org/TR/trace-context/), whose id is that of their key.
+    const trace = `00-${key}-${key.slice(0, 16)}-01`;
     const post = {
       method: "POST",
-      headers: { ...headers, ...ticket, "Content-Type": "application/json", "Idempotency-Key": key },
+      headers: { ...headers, ...ticket, "Content-Type": "application/json", "Idempotency-Key": key, traceparent: trace },
       body: JSON.stringify(body),
     };
     const answer = await (location ? ask(location, { headers }) : ask(page.api, post));

@@ -1,0 +1,293 @@
+"""Traces: an order is one trace, from the request to the save in the worker, and nobody waits for the collector."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.urls import reverse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from redis import Redis
+
+from loadtest.tokens import access_token
+from shop.traces import tracing
+from tests.factories import OnSale, new_customer, on_sale
+from tests.shop.conftest import order_body
+from tests.shop.test_full_broker import celery
+from tests.shop.web_server import CHECKOUT, ask, web_server
+from tests.waiting import PATIENCE, wait_for
+
+CLIENT = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+"""Trace id and span id that a client sends."""
+
+
+@dataclass(frozen=True)
+class Got:
+    """A span that the collector got. Ids are hexadecimal digits."""
+
+    trace: str
+    id: str
+    parent: str
+    name: str
+    role: str
+    about: dict[str, Any]
+    begun: int
+    ended: int
+    links: list[str]
+
+
+class Collector(ThreadingHTTPServer):
+    """Receives spans by OTLP over HTTP, as a collector does."""
+
+    def __init__(self) -> None:
+        self.spans: list[Got] = []
+        super().__init__(("127.0.0.1", 0), Receive)
+
+    def trace(self, number: str) -> list[Got]:
+        return [span for span in self.spans if span.trace == number]
+
+
+class Receive(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        sent = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+        for resource in sent.resource_spans:
+            of_process = values(resource.resource)
+            assert of_process["service.name"] == "last-unit"
+            self.server.spans += [
+                Got(
+                    *(part.hex() for part in (span.trace_id, span.span_id, span.parent_span_id)),
+                    span.name,
+                    of_process["shop.role"],
+                    values(span),
+                    span.start_time_unix_nano,
+                    span.end_time_unix_nano,
+                    [link.span_id.hex() for link in span.links],
+                )
+                for scope in resource.scope_spans
+                for span in scope.spans
+            ]
+        self.send_response(200 if self.path == "/v1/traces" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Log nothing."""
+
+
+def values(described: Any) -> dict[str, Any]:
+    """Return the attributes of a span or resource."""
+    return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in described.attributes}
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with Collector() as running:
+        Thread(target=running.serve_forever, daemon=True).start()
+        yield running
+        running.shutdown()
+
+
+def traced(port: int, **more: str) -> dict[str, str]:
+    """Return the variables of a process that sends its spans at once to a collector on a port."""
+    address = f"http://127.0.0.1:{port}"
+    return {"TRACES": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "50", **more}
+
+
+def send(port: int, offer: OnSale, **headers: str) -> tuple[int, Any]:
+    """Order one unit over HTTP, and return the status and the answer."""
+    headers |= {"Authorization": f"Bearer {access_token(new_customer())}", "Idempotency_Key": str(uuid4())}
+    body = json.dumps(order_body(offer, **dict.fromkeys(offer.products, 1)))
+    status, _, answer = ask(port, "POST", "/api/orders/", body, Content_Type="application/json", **headers)
+    return status, answer
+
+
+def parents(spans: list[Got]) -> set[tuple[str, str, str]]:
+    """Return process, name and name of the parent of each span. A parent that nobody has sent keeps its id."""
+    names = {span.id: span.name for span in spans}
+    return {(span.role, span.name, names.get(span.parent, span.parent)) for span in spans}
+
+
+def one(spans: list[Got], name: str) -> Got:
+    (found,) = (span for span in spans if span.name == name)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collector: Collector, tmp_path: Path) -> None:
+    """By a lock, and by the queue and a worker. The log has the ids of the spans."""
+    locked, queued = on_sale({"a": 5}, strategy="redis-lock"), on_sale({"b": 5}, strategy="lua-queue")
+    unloaded = on_sale({"c": 5}, strategy="lua", preheat=False)
+    variables = traced(collector.server_port, LOG_FORMAT="json", LOG_LEVEL="INFO", METRICS="0")
+    log = tmp_path / "web.log"
+    with web_server(log=log, **variables) as (port, _):
+        status, placed = send(port, locked, traceparent="-".join(["00", *CLIENT, "01"]))
+        assert status == 201
+        wait_for(lambda: "POST /api/orders/" in names(collector.trace(CLIENT[0])), "the request to be sent")
+        spans = collector.trace(CLIENT[0])
+        assert parents(spans) == {
+            ("web", "POST /api/orders/", CLIENT[1]),
+            ("web", "place order", "POST /api/orders/"),
+            ("web", "SELECT", "place order"),  # the offer, which this process has not cached yet
+            ("web", "wait for lock", "place order"),
+            ("web", "hold lock", "place order"),
+            ("web", "UPDATE", "hold lock"),
+            ("web", "WITH", "hold lock"),
+            ("web", "COMMIT", "hold lock"),
+        }
+        about = {"shop.sale": str(locked.sale), "shop.strategy": "redis-lock", "shop.order": placed["id"]}
+        assert one(spans, "place order").about == about
+        request, hold, commit = (one(spans, name) for name in ("POST /api/orders/", "hold lock", "COMMIT"))
+        assert request.about["http.response.status_code"] == 201
+        assert request.begun <= one(spans, "wait for lock").begun <= hold.begun <= commit.begun
+        assert commit.ended <= hold.ended <= request.ended
+
+        (status, first), (second_status, second) = send(port, queued), send(port, queued)
+        assert (status, second_status) == (202, 202)
+        with celery(tmp_path, "worker", "--pool", "threads", **variables):
+            wait_for(lambda: saving(collector, second["id"]), "a worker to save both", timeout=3 * PATIENCE)
+        save, other = saving(collector, first["id"]), saving(collector, second["id"])
+        assert save is not None
+        assert other is not None
+        assert parents(collector.trace(save.trace)) == {
+            ("web", "POST /api/orders/", ""),
+            ("web", "place order", "POST /api/orders/"),
+            ("web", "SELECT", "place order"),
+            ("web", "queue order", "place order"),
+            ("worker", "save order", "queue order"),
+            ("worker", "SELECT", "save order"),
+            ("worker", "UPDATE", "save order"),
+            ("worker", "WITH", "save order"),
+            ("worker", "COMMIT", "save order"),
+        }
+        assert {each for each in parents(collector.trace(other.trace)) if each[0] == "worker"} == {
+            ("worker", "save order", "queue order")
+        }
+        assert (save.links, other.links) == ([], [save.id]), "the statements of the batch are in one trace"
+        assert one(collector.trace(other.trace), "place order").about["shop.order"] == second["id"]
+
+        assert send(port, unloaded)[0] == 503
+        refused = wait_for(lambda: refusal(collector, unloaded.sale), "the refusal to be sent")
+        assert refused.about["error.type"] == "not-loaded"
+        lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+        assert {line["trace"] for line in lines if line["message"].startswith("not-loaded")} == {refused.trace}
+    assert len({span.trace for span in collector.spans if span.name == "place order"}) == 4
+    assert {span.name for span in collector.spans if not span.parent} == {"POST /api/orders/"}, "nothing else is traced"
+
+
+def names(spans: list[Got]) -> set[str]:
+    return {span.name for span in spans}
+
+
+def saving(collector: Collector, order: str) -> Got | None:
+    """Return the span of the save of an order by a worker."""
+    return next((span for span in collector.spans if span.name == "save order" and order in span.about.values()), None)
+
+
+def refusal(collector: Collector, sale: int) -> Got | None:
+    """Return the span of an order for a sale."""
+    return next((span for span in collector.spans if span.about.get("shop.sale") == str(sale)), None)
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_no_order_waits_for_a_collector_that_does_not_answer(redis: Redis, tmp_path: Path) -> None:
+    """It accepts connections and never answers. Far more spans are made than the queue has room for."""
+    offer, log = on_sale({"a": 100}, strategy="group-commit"), tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        # The exporter would wait for an hour. A client of the shop gives up after 30 s.
+        limits = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600", "OTEL_BSP_MAX_QUEUE_SIZE": "8"}
+        limits |= {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
+        with web_server(log=log, **traced(silent.getsockname()[1], **limits)) as (port, server):
+            assert send(port, offer)[0] == 201
+            connection, _ = silent.accept()
+            with connection:
+                assert [send(port, offer)[0] for _ in range(20)] == [201] * 20
+                assert "Queue full, dropping Span." in log.read_text(), "the collector has taken none of them"
+                server.terminate()
+                assert server.wait(3 * PATIENCE) == 0, "nor does the end of the process"
+
+
+IMPORTED = """
+import sys
+import django
+django.setup()
+import shop.runtime.tasks, shop.runtime.wsgi
+from shop.runtime import measuring
+measuring.start(sys.argv[1])
+parts = ("sdk.trace", "exporter.otlp.proto.http.trace_exporter")
+print([name for name in parts if f"opentelemetry.{name}" in sys.modules])
+"""
+
+
+def imported(role: str, **variables: str) -> str:
+    """Start a process as the web server or a worker does, and return what it has of OpenTelemetry."""
+    environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "METRICS": "0", **variables}
+    command = [sys.executable, "-c", IMPORTED, role]
+    return subprocess.check_output(command, cwd=CHECKOUT, env=environment, text=True, timeout=60).strip()
+
+
+def test_without_traces_the_shop_imports_nothing_of_opentelemetry() -> None:
+    """Where it is installed, redis-py imports its part for metrics, and no other."""
+    assert imported("web", TRACES="0") == "[]"
+    assert imported("beat", TRACES="1") == "[]", "beat takes no part in an order"
+    assert imported("web", TRACES="1") == "['sdk.trace', 'exporter.otlp.proto.http.trace_exporter']", "the control"
+
+
+WITHOUT = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == {name!r}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@contextmanager
+def without(name: str, folder: Path) -> Iterator[dict[str, str]]:
+    """Let Python processes find no module of this name."""
+    (folder / "sitecustomize.py").write_text(WITHOUT.format(name=name))
+    yield {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.parametrize("name", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http"])
+def test_without_its_packages_the_start_says_what_to_install(name: str, tmp_path: Path) -> None:
+    def check(**variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
+        command = [sys.executable, "manage.py", "check"]
+        return subprocess.run(
+            command, cwd=CHECKOUT, env={**environment, **variables}, capture_output=True, text=True, timeout=60
+        )
+
+    with without(name, tmp_path) as absent:
+        refused = check(TRACES="1", **absent)
+        assert refused.returncode == 2
+        assert refused.stderr == (
+            "TRACES needs packages that are not installed. Install them with `.venv/bin/pip install --require-hashes "
+            "-r requirements-trace.txt`, or leave TRACES off.\n"
+        )
+        assert check(TRACES="0", **absent).returncode == 0
+    assert (CHECKOUT / "requirements-trace.txt").is_file()
+
+
+def test_the_requests_that_place_an_order_are_traced_and_no_other() -> None:
+    paths = [reverse("api-orders"), reverse("buy", args=["night-sale"])]
+    assert all(tracing.PURCHASE.fullmatch(path) for path in paths)
+    others = [reverse("account_login"), reverse("sale", args=["night-sale"]), reverse("order-pay", args=[uuid4()])]
+    assert not any(tracing.PURCHASE.fullmatch(path) for path in others)
