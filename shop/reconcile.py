@@ -13,6 +13,7 @@ from redis import RedisError
 
 from inventory import reconcile as inventory
 from inventory.reconcile import Repair
+from shop import reconciliations
 from shop.conservation import broken
 from shop.models import SaleItem
 from shop.orders.queued import SHIFT, save_queued
@@ -29,6 +30,11 @@ class Reconciled:
     before: list[str]
     repairs: list[Repair]
     after: list[str]
+
+    @property
+    def units(self) -> int:
+        """The units by which copies of the stock were wrong."""
+        return sum(abs(repair.units) for repair in self.repairs)
 
 
 def reconcile(*, grace: float | None = None) -> list[Repair]:
@@ -59,10 +65,14 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
 
 
 def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
-    """Reconcile, and check the conservation law before and after. A broken law is logged. See `reconcile`."""
+    """Reconcile, and check the conservation law before and after. See `reconcile`.
+
+    A broken law is logged, and the overview shows what was found.
+    """
     before = broken()
     repairs = reconcile(grace=grace)
     result = Reconciled(before, repairs, broken())
+    reconciliations.note(broken=result.after, repairs=len(repairs), units=result.units)
     if result.before or result.after:
         logger.error(
             "The conservation law is broken. Skus before reconciling: %s. Skus after: %s.", result.before, result.after

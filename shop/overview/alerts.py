@@ -46,6 +46,7 @@ def alerts(
     """Return what asks for an operator, the most urgent first; nothing when all is well."""
     return [
         *_of_stock(broken),
+        *_of_reconciling(health, broken),
         *_of_servers(health),
         *_of_requests(requests),
         *_of_sales(sales),
@@ -59,6 +60,23 @@ def _of_stock(broken: Sequence[Figures]) -> Iterator[Alert]:
         names = ", ".join(figures.sku for figures in broken[:5])
         text = f"The stock of {names} is broken. Run manage.py audit; if anything is oversold, close the sale."
         yield Alert(text, "the-verdict-is-broken", STOCK)
+
+
+def _of_reconciling(health: Health, broken: Sequence[Figures]) -> Iterator[Alert]:
+    """Say what is wrong by the last reconciliations. The live drift is no reason to act: each burst has some."""
+    if not health.reconciled:
+        return
+    newest = health.reconciled[0]
+    if newest.broken and not broken:
+        names = ", ".join(newest.broken[:5])
+        text = f"The last reconciliation, {newest.age:.0f} s ago, has found {names} broken. Run manage.py audit."
+        yield Alert(text, "the-verdict-is-broken", STOCK)
+    if len(health.reconciled) > 1 and all(each.repairs for each in health.reconciled):
+        text = (
+            f"The last two reconciliations have both repaired something, the newest {newest.units} units. Look in the "
+            "log of the worker for what was repaired, and for another program that writes to this Redis."
+        )
+        yield Alert(text, "redis-differs-stays", STOCK)
 
 
 def _of_servers(health: Health) -> Iterator[Alert]:

@@ -18,8 +18,9 @@ from redis import RedisError
 from inventory.strategies import registry
 from locking.contrib.django.admin import most_wanted
 from locking.registry import HeldLock
-from shop import heartbeat
+from shop import heartbeat, reconciliations
 from shop.models import Order, Sale
+from shop.reconciliations import Reconciliation
 
 SOON = 60
 """Seconds ahead for which orders that expire are counted."""
@@ -43,6 +44,7 @@ class Health:
         needed: whether a sale that is open or about to open, or an unpaid order, needs Celery.
         postgres_ms: milliseconds for an answer.
         redis_error: why Redis does not answer; the figures from it are then 0.
+        reconciled: the last two reconciliations, the newest first.
     """
 
     expiring: int
@@ -58,6 +60,7 @@ class Health:
     redis_ms: float = 0.0
     redis_error: str = ""
     locks: list[HeldLock] = field(default_factory=list)
+    reconciled: Sequence[Reconciliation] = ()
 
     @property
     def waiters(self) -> int:
@@ -92,6 +95,7 @@ def look() -> Health:
             workers=alive[heartbeat.WORKER],
             beats=alive[heartbeat.BEAT],
             locks=most_wanted()[0],
+            reconciled=reconciliations.last(),
         )
     except RedisError as error:
         return Health(**of_tables, redis_error=str(error))

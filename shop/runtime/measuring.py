@@ -40,5 +40,4 @@ def _slug_of(error: Exception) -> str:
 def reconciled(done: Reconciled) -> None:
     """Note what reconciling has found and repaired."""
     if (recorder := recording.recorder()) is not None:
-        drift = sum(abs(repair.units) for repair in done.repairs)
-        recorder.reconciled(at=time.time(), broken=len(done.after), repairs=len(done.repairs), drift=drift)
+        recorder.reconciled(at=time.time(), broken=len(done.after), repairs=len(done.repairs), drift=done.units)

@@ -20,9 +20,10 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect, sync_playwright
 from redis import Redis
 
+from inventory.counters.whole import counter_key
 from inventory.models import StockItem
 from locking.registry import HeldLock
-from shop import conservation, heartbeat
+from shop import conservation, heartbeat, reconciliations
 from shop.models import Order, Sale
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
@@ -30,6 +31,7 @@ from shop.overview import document, health, rooms, selling
 from shop.overview.alerts import Alert, alerts
 from shop.overview.remembered import Remembered
 from shop.overview.requests import Requests
+from shop.reconcile import reconcile_and_audit
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
 from tests.browser import launch, needs_chromium
@@ -176,6 +178,44 @@ def test_what_is_wrong_asks_for_an_operator(redis: Redis, wrong: Callable[[Any],
     assert asking() == []
     wrong(redis)
     assert [each.section for each in asking()] == [section]
+
+
+@pytest.mark.usefixtures("celery")
+def test_drift_asks_for_an_operator_when_two_reconciliations_have_repaired_it(
+    redis: Redis, staff: Callable[..., Client]
+) -> None:
+    """By real reconciliations. A copy that is wrong at this moment asks for nobody: each burst has some."""
+    on_sale({"a": 10}, strategy="lua")
+
+    def reconcile(*, wrong_by: int) -> list[str]:
+        if wrong_by:
+            redis.decrby(counter_key("a"), wrong_by)
+        assert [alert.section for alert in asking()] == ([] if repairs[-2:] != [1, 1] else ["redis-differs-stays"])
+        repairs.append(len(reconcile_and_audit().repairs))
+        return [alert.section for alert in asking()]
+
+    repairs: list[int] = []
+    assert reconcile(wrong_by=0) == []
+    assert reconcile(wrong_by=2) == []
+    assert reconcile(wrong_by=3) == ["redis-differs-stays"]
+    shown = parts(staff("view_stockitem"))["figures"]
+    assert "Reconciled 0 s ago 1 repair, 3 units" in re.sub(r"\d+ s ago", "0 s ago", shown)
+    assert reconcile(wrong_by=0) == []
+    assert repairs == [0, 1, 1, 0]
+    assert redis.llen(reconciliations.KEY) == 2
+
+
+@pytest.mark.usefixtures("celery")
+def test_a_stock_that_the_last_reconciliation_has_found_broken_asks_for_an_operator() -> None:
+    on_sale({"a": 10})
+    StockItem.objects.update(received=11)
+    reconcile_and_audit()
+    assert [alert.section for alert in asking()] == ["the-verdict-is-broken"], "once, not twice"
+    StockItem.objects.update(received=10)
+    (alert,) = asking()
+    assert "has found a broken" in alert.text
+    reconcile_and_audit()
+    assert asking() == []
 
 
 @pytest.mark.usefixtures("celery")
