@@ -16,6 +16,7 @@ import sys  # noqa: E402
 from loadtest.bench import (  # noqa: E402
     contention,
     locks,
+    metrics,
     retry_delay,
     segments,
     storefront,
@@ -55,6 +56,9 @@ def main() -> int:
             help="what people who watch a sale cost the shop, and what its page weighs",
             description=storefront.DESCRIPTION,
         )
+    )
+    metrics.add_arguments(
+        subjects.add_parser("metrics", help="what metrics and traces cost an order", description=metrics.DESCRIPTION)
     )
     options = parser.parse_args()
     try:
