@@ -211,14 +211,36 @@ def test_no_order_waits_for_a_collector_that_does_not_answer(redis: Redis, tmp_p
         # The exporter would wait for an hour. A client of the shop gives up after 30 s.
         limits = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600", "OTEL_BSP_MAX_QUEUE_SIZE": "8"}
         limits |= {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "4"}
-        with web_server(log=log, **traced(silent.getsockname()[1], **limits)) as (port, server):
+        with web_server(log=log, **traced(silent.getsockname()[1], **limits)) as (port, _):
             assert send(port, offer)[0] == 201
             connection, _ = silent.accept()
             with connection:
                 assert [send(port, offer)[0] for _ in range(20)] == [201] * 20
                 assert "Queue full, dropping Span." in log.read_text(), "the collector has taken none of them"
-                server.terminate()
-                assert server.wait(3 * PATIENCE) == 0, "nor does the end of the process"
+
+
+ENDS = """
+import sys
+import django
+django.setup()
+from shop.traces import tracing
+tracing.start("web", str)
+with tracing._tracer._tracer.start_as_current_span("one"):
+    print("started", flush=True)
+"""
+
+
+def test_no_process_waits_long_at_its_end_for_a_collector_that_does_not_answer() -> None:
+    """It would wait for 30 s by `TracerProvider.shutdown`, for an hour by the exporter."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        variables = traced(silent.getsockname()[1], OTEL_EXPORTER_OTLP_TIMEOUT="3600")
+        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", **variables}
+        command = [sys.executable, "-c", ENDS]
+        with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "started\n"
+            silent.accept()
+            assert process.wait(timeout=20) == 0
 
 
 IMPORTED = """
