@@ -1,4 +1,4 @@
-"""Products, sales, orders and payments."""
+"""The database models of the shop."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from inventory.strategies import registry
 
 
 def strategy_choices() -> list[tuple[str, str]]:
-    """Return the names of the strategies. This is a function so that a new strategy needs no migration."""
+    """Return the names of the strategies, as choices. A function, so that a new strategy needs no migration."""
     return [(name, name) for name in registry.NAMES]
 
 
 def default_currency() -> str:
-    """Return the currency of new sales. This is a function so that another setting needs no migration."""
+    """Return the currency of new sales. A function, so that a change of the setting needs no migration."""
     return str(settings.CURRENCY)
 
 
 def new_slug() -> str:
-    """Return a random slug, for a sale that was given none."""
+    """Return a random slug, for a sale that is created without one."""
     return secrets.token_hex(4)
 
 
 RANDOM_SLUG = Left(MD5(Cast(Random(), models.TextField())), 8)
-"""A random slug made by Postgres. Web servers of the previous version insert sales without a slug."""
+"""SQL for a random slug. Postgres needs it when a web server of the previous version inserts a sale without a slug."""
 
 
 class Product(models.Model):
-    """A product. Its units are in the stock of its sku."""
+    """A product. `inventory` keeps the stock of its sku."""
 
     sku = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=200)
@@ -131,11 +131,11 @@ class Sale(models.Model):
         return self.name
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Save a sale, except for the times of preheating and pausing, which only `shop.sales` writes.
+        """Save a sale, but keep the times of preheating and pausing in the table, which only `shop.sales` may change.
 
         Raises:
-            ValidationError: the strategy has changed, and the old one may have taken stock already; or the currency has
-                changed, and customers may have seen the prices.
+            ValidationError: the strategy was changed after the old one may have taken stock, or the currency was
+                changed after customers may have seen the prices.
         """
         with transaction.atomic():
             before = Sale.objects.select_for_update(no_key=True).filter(pk=self.pk).first()
@@ -150,7 +150,7 @@ class Sale(models.Model):
 
     @property
     def strategy_is_fixed(self) -> bool:
-        """Whether the strategy can no longer be changed, because it may have taken stock already."""
+        """Whether the strategy can no longer be changed, because it may already have taken stock."""
         return self.preheated_at is not None or self.orders.exists()
 
     @property
@@ -185,7 +185,7 @@ class SaleItem(models.Model):
 
 
 class Order(models.Model):
-    """An order of a customer. Only `shop.orders` changes it; each change of state is one guarded update."""
+    """An order of a customer. Only `shop.orders` changes it, each time with a guarded update of the state."""
 
     class State(models.TextChoices):
         PENDING = "pending"
@@ -196,10 +196,10 @@ class Order(models.Model):
         REFUNDED = "refunded"
 
     STANDING = (State.PENDING, State.PAID)
-    """The states in which an order's units count as sold, except for those that were returned."""
+    """The states in which an order's units count as sold, apart from returned units."""
 
     id = models.UUIDField(primary_key=True, editable=False)
-    # Without an index of its own: the unique key begins with the customer. Each index costs every order a write.
+    # No index: the unique constraint begins with the customer, and each further index costs a write per order.
     customer = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders", db_index=False
     )
@@ -226,7 +226,7 @@ class Order(models.Model):
 
 
 class OrderItem(models.Model):
-    """Units of one sku in an order, with the name and the price when it was placed."""
+    """Units of one sku in an order, with the name and price at the time of the order."""
 
     order = models.ForeignKey(Order, on_delete=models.CASCADE, related_name="items", db_index=False)
     product = models.ForeignKey(Product, to_field="sku", db_column="sku", on_delete=models.PROTECT, db_index=False)
@@ -240,7 +240,7 @@ class OrderItem(models.Model):
             models.UniqueConstraint(fields=["order", "product"], name="order_names_a_sku_once"),
             models.CheckConstraint(condition=Q(returned__lte=F("quantity")), name="order_item_returned_at_most_once"),
         ]
-        # Not `db_index` of the field: it would add a second index, for LIKE, which no query uses.
+        # Do not use `db_index` on the field, because it would add a second index for LIKE, which no query uses.
         indexes = [models.Index(fields=["product"], name="order_item_sku")]
 
     def __str__(self) -> str:
@@ -248,10 +248,9 @@ class OrderItem(models.Model):
 
 
 class Ending(models.Model):
-    """When an order was cancelled, expired or rejected, and by whom. A later payment may have paid the order after all.
+    """When and by whom an order was cancelled, expired or rejected. A later payment may still pay the order.
 
-    It is written by the statement or the transaction that ends the order. Orders that a version without this table has
-    ended have none.
+    The transaction that ends the order writes the row. Orders that an earlier version of the shop ended have no row.
     """
 
     order = models.OneToOneField(Order, on_delete=models.CASCADE, primary_key=True, related_name="ending")
@@ -270,7 +269,7 @@ class Ending(models.Model):
 
 
 class Payment(models.Model):
-    """A payment for an order and its outcome. The row is written once. Money that goes back is a `Refund`."""
+    """A payment for an order and its outcome. The row never changes. A `Refund` records money that is sent back."""
 
     class Outcome(models.TextChoices):
         PAID = "paid"
@@ -295,7 +294,10 @@ class Payment(models.Model):
 
 
 class Refund(models.Model):
-    """Money of a payment that goes back to the customer, due until it is sent. A chargeback counts as sent."""
+    """Money of a payment that has to be sent back to the customer. It is due until `sent_at` is set.
+
+    A chargeback counts as sent.
+    """
 
     payment = models.ForeignKey(Payment, on_delete=models.PROTECT, related_name="refunds")
     amount = models.DecimalField(max_digits=16, decimal_places=2)
@@ -329,13 +331,16 @@ class Refund(models.Model):
 
 
 class BrowserSession(AbstractBaseSession):
-    """A session of a browser, and the account that has logged in there. See `shop.accounts.sessions`."""
+    """A browser session and the account that is logged in. See `shop.accounts.sessions`."""
 
     account = models.IntegerField(null=True, db_index=True)
 
 
 class Guest(models.Model):
-    """A customer without an account of their own, until they confirm an e-mail address. See `shop.accounts.guests`."""
+    """A customer who buys without an account. They stay a guest until they confirm an e-mail address.
+
+    See `shop.accounts.guests`.
+    """
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True)
     email = models.EmailField(
@@ -348,7 +353,7 @@ class Guest(models.Model):
 
 
 class SignOut(models.Model):
-    """How often a user has signed out everywhere. The session in their tokens is derived from it and the password."""
+    """How often a user has signed out everywhere. Each time, all tokens of the user become invalid."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True)
     times = models.PositiveIntegerField(default=0)
@@ -358,9 +363,9 @@ class SignOut(models.Model):
 
 
 class UnmatchedReport(models.Model):
-    """A report of the payment provider that fits no order, or not its amount or currency. An operator settles it.
+    """A report of the payment provider that does not fit an order, its amount or its currency. An operator settles it.
 
-    After the row is created, only the reason of the latest delivery and the settlement change.
+    After that, only the reason (by a repeated delivery) and the settlement of the row change.
     """
 
     digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the report.")
@@ -385,7 +390,7 @@ class UnmatchedReport(models.Model):
 
 
 class Allowance(models.Model):
-    """The units of a sku in a customer's orders in a sale, less those returned. Counted even if no limit is set."""
+    """The units of a sku in a customer's orders in a sale, without returned units. Counted even if no limit is set."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE, db_index=False)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)
