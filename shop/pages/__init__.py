@@ -1,1 +1,1 @@
-"""The storefront: what a buyer sees. Pages are plain HTML; their scripts use the REST API as any client does."""
+"""The storefront: the pages for buyers. They are plain HTML; their scripts use the public REST API."""

@@ -1,4 +1,4 @@
-"""The account of a buyer, and what its pages have in common: a refusal is a page, and no cache keeps any of them."""
+"""The account page of a buyer, and the decorator for all pages about accounts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from shop.pages.page import PageRefused, View, page
 
 
 def account_page(view: View) -> View:
-    """Make a view a page of the account: `page`, with a page for each refusal, and never in a cache."""
+    """Decorate a view about accounts: show a page for each refusal, and forbid caching. See `page`."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponseBase:
@@ -50,12 +50,12 @@ def account_page(view: View) -> View:
             message = _("This is not possible at the moment. Try again in a minute.")
             raise PageRefused(503, message, retry_after=60) from error
 
-    # The forms of django-allauth take a PUT for a POST, and fail when they find nothing in it.
+    # Refuse PUT, because django-allauth treats it as a POST, and fails because the form is empty.
     return require_http_methods(["GET", "HEAD", "POST"])(never_cache(page(answer)))
 
 
 def too_many_requests(request: HttpRequest) -> HttpResponse:
-    """Answer for django-allauth, when somebody has done something more often than its limit allows.
+    """Refuse a request that exceeds one of django-allauth's rate limits. django-allauth calls this view.
 
     Raises:
         PageRefused: always.
@@ -67,7 +67,7 @@ def too_many_requests(request: HttpRequest) -> HttpResponse:
 @account_page
 @login_required
 def account(request: HttpRequest) -> HttpResponse:
-    """Show the account, and what can be changed."""
+    """Show the account, with links to change its password and e-mail address."""
     user = cast("User", request.user)
     if (guest := guests.guest_of(user.pk)) is not None:
         return render(request, "account/guest.html", {"guest": guest, "has_password": user.has_usable_password()})
@@ -81,7 +81,7 @@ def account(request: HttpRequest) -> HttpResponse:
 @account_page
 @login_required
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """End all sessions and tokens of the account, this one included. A GET, as after a log-in, leads to the account."""
+    """End all sessions and tokens of the account, this session included. A GET redirects to the account page."""
     if request.method != "POST":
         return redirect("account")
     sign_out_everywhere([cast("User", request.user).pk])

@@ -1,4 +1,4 @@
-"""The addresses below /account/: the pages of django-allauth that a buyer needs, under allauth's names."""
+"""The URLs below /account/: those views of django-allauth that a buyer needs, under allauth's names."""
 
 from allauth.account import views
 from django.urls import path, re_path
@@ -19,7 +19,7 @@ urlpatterns = [
     path("email/", email, name="account_email"),
     path("reauthenticate/", account_page(views.reauthenticate), name="account_reauthenticate"),
     path("password/", account_page(views.password_change), name="account_change_password"),
-    # An account without a password gets one by mail.
+    # An account without a password gets one by the link in a reset mail.
     path(
         "password/set/",
         account_page(RedirectView.as_view(pattern_name="account_reset_password")),

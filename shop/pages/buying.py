@@ -1,4 +1,4 @@
-"""Buying without JavaScript: a form whose idempotency key is in the page, so that a double post is one order."""
+"""Buying without JavaScript: a form that contains the idempotency key, so that posting it twice makes one order."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 UNANSWERED = (OperationalError, InterfaceError, InternalError, IntegrityError)
-"""Errors of Postgres after which the order may have been saved. Sending the same key again finds out."""
+"""Errors of Postgres after which the order may or may not be saved. Sending the same key again shows which."""
 RETRY = 2
-"""Seconds after which the same form may be sent again."""
+"""Seconds after which the buyer may send the same form again."""
 
 
 class OrderForm(forms.Form):
-    """Units of a product at the price that the page has shown, under the key of the page."""
+    """The form for one product: quantity, and the price and idempotency key of the page that the buyer saw."""
 
     product = forms.IntegerField(min_value=1, max_value=MAX_ID)
     quantity = forms.IntegerField(min_value=1, max_value=MAX_QUANTITY)
@@ -62,11 +62,12 @@ class OrderForm(forms.Form):
 
 
 class FormShownAgain(Exception):
-    """The order was not placed, or its outcome is unknown. Show the form again with the same key.
+    """The order was not placed, or its result is unknown, so the form is shown again with the same key.
 
     Args:
+        status: the HTTP status.
         message: what happened and what to do, in the reader's language.
-        quantity: units that the form offers instead; None for those that were asked for.
+        quantity: a smaller quantity for the form; None to keep the buyer's.
     """
 
     def __init__(self, status: int, message: str, *, quantity: int | None = None) -> None:
@@ -80,9 +81,10 @@ class FormShownAgain(Exception):
 @page
 @for_customers
 def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
-    """Ask how many units; place the order, once for each key.
+    """Show the order form, or place the order if the form was sent.
 
-    The key is in the address of the form: a visitor who reloads it, or comes back to it, sends the same key again.
+    The idempotency key is in the URL of the form. So a buyer who reloads the form or comes back to it sends the same
+    key.
     """
     if request.method != "POST":
         items = wanted(request, sale)
@@ -112,7 +114,7 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
         placed = place(request, sale, asked)
     except FormShownAgain as again:
         if again.status == 409:
-            sale = sale_or_404(sale.slug)  # Its prices may have changed since this request has read them.
+            sale = sale_or_404(sale.slug)  # Prices may have changed since this request read them.
         items = [item for item in sale.items.all() if item.product_id == asked["product"]]
         keys, quantity = {asked["product"]: asked["key"]}, again.quantity or asked["quantity"]
         response = form_page(
@@ -126,10 +128,10 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
 
 
 def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:
-    """Return the item that the visitor has chosen on the page of the sale, or all items of the sale.
+    """Return the item that the buyer has chosen on the page of the sale; all items if they have chosen none.
 
     Raises:
-        PageRefused: the sale is not open, or has no such product.
+        PageRefused: the sale is not open, or does not offer the product.
     """
     now = clock.now()
     refuse = partial(PageRefused, link=reverse("sale", args=[sale.slug]), label=_("To the sale"))
@@ -147,10 +149,10 @@ def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:
 
 
 def ticket_of(request: HttpRequest, sale: Sale) -> str | None:
-    """Return the visitor's ticket: empty if the sale has no waiting room, None if their turn has not come.
+    """Return the buyer's ticket; empty if the sale has no waiting room, None if it is not the buyer's turn.
 
     Raises:
-        PageRefused: the visitor asks too often, or Redis does not answer.
+        PageRefused: too many requests of this buyer, or Redis does not answer.
     """
     offer = offers.get(sale.pk) if sale.waiting_room else None
     if offer is None or not offer.waiting_room:
@@ -168,11 +170,11 @@ def form_page(
     ticket: str,
     notice: str = "",
 ) -> HttpResponse:
-    """Show a form for each item.
+    """Return the page with a form for each item.
 
     Args:
         keys: idempotency keys by product id.
-        ticket: of the waiting room; empty without one.
+        ticket: the buyer's ticket; empty if the sale has no waiting room.
         notice: why the form is shown again.
     """
     rows = [{"item": item, "key": keys[item.product_id], "most": item.limit or MAX_QUANTITY} for item in items]
@@ -184,8 +186,8 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
     """Place the order of a form.
 
     Raises:
-        FormShownAgain: the same form may be sent again.
-        PageRefused: it may not.
+        FormShownAgain: the order was refused, and the buyer may send the same form again.
+        PageRefused: the buyer may not.
     """
     product = asked["product"]
     if not OrderRate().allow_request(cast("Request", request), cast("APIView", None)):
@@ -207,7 +209,7 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
 
 
 def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
-    """Return what the customer is told when an order is refused: what happened, and what to do next."""
+    """Return the exception to raise for a refused order, with a message for the customer."""
     to_sale = partial(PageRefused, link=reverse("sale", args=[sale.slug]), label=_("To the sale"))
     to_orders = partial(PageRefused, link=reverse("orders"), label=_("My orders"))
     match refused:

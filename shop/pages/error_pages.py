@@ -1,6 +1,6 @@
-"""Django's error handlers, for requests that no view of the REST API has answered.
+"""Django's error handlers, for errors outside the views of the REST API.
 
-They send a problem document to programs, and a page in the reader's language to people.
+A program gets a problem document. A person gets a page in their language.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from shop.api.problems import Problem
 from shop.pages.page import PageRefused, page
 
 SHOWN = 100
-"""Characters of a host name that an answer repeats."""
+"""Maximum number of characters of a host name in an error message."""
 
 Text = str | Promise
-"""A text, or one that is translated when it is shown: a document is in English, a page in the reader's language."""
+"""A text, or a lazy translation. Problem documents show it in English, pages in the reader's language."""
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Answer a request that Django has refused before or while it was read."""
+    """Respond to a request that Django has refused while it was parsing it."""
     match exception:
         case DisallowedHost():
             host = request.META.get("HTTP_HOST", "")[:SHOWN]
@@ -54,12 +54,12 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Answer a request for a page that this user may not open."""
+    """Respond to a request for a page that this user may not open."""
     return _answer(request, problems.FORBIDDEN)
 
 
 def form_refused(request: HttpRequest, reason: str = "") -> HttpResponseBase:
-    """Answer a form whose token is missing or is not the one of this browser."""
+    """Respond to a form whose CSRF token is missing or belongs to another browser."""
     detail = _(
         "The form is too old, or this browser keeps no cookies. Nothing was changed. Open the page of the form again, "
         "and send it from there."
@@ -68,7 +68,7 @@ def form_refused(request: HttpRequest, reason: str = "") -> HttpResponseBase:
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Answer a request for an unknown URL, and say so if only the slash at its end is missing."""
+    """Respond to a request for an unknown URL. If only the slash at its end is missing, link to the right URL."""
     path = request.path
     if _is_known(f"{request.path_info}/"):
         missing = _("There is nothing at {path}. Add a slash at the end: {path}/")
@@ -80,7 +80,7 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 
 
 def internal(request: HttpRequest) -> HttpResponseBase:
-    """Answer a request that has failed with an exception."""
+    """Respond to a request whose view has raised an unexpected exception."""
     for_people = _(
         "The shop has failed at this page; its operator finds the reason in the log. Try again. If you have sent an "
         "order, look at your orders first: it may have been placed."
@@ -89,7 +89,7 @@ def internal(request: HttpRequest) -> HttpResponseBase:
 
 
 class NotNowMiddleware:
-    """Answers a log-in that is refused for now, on any page. Django has no handler for it."""
+    """Middleware that responds to a refused log-in (`NotNow`) on any page, because Django has no handler for it."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
@@ -110,19 +110,19 @@ class NotNowMiddleware:
 
 
 def wants_document(request: HttpRequest) -> bool:
-    """Return whether the caller is a program: it asks below /api/, or its Accept header prefers JSON to HTML."""
+    """Return whether the client is a program: the URL is below /api/, or its Accept header prefers JSON to HTML."""
     path = f"{request.path}/"
     if path.startswith("/api/"):
         return True
     kinds = ["text/html", problems.CONTENT_TYPE, "application/json"]
-    # The lab has an API, too: there, a caller who accepts anything is a program.
+    # The lab has an API, too. Below /lab/, a client that accepts any type counts as a program.
     preferred = request.get_preferred_type([*kinds[1:], kinds[0]] if path.startswith("/lab/") else kinds)
     return preferred not in (None, "text/html")
 
 
 def _is_known(path: str) -> bool:
     try:
-        return resolve(path).url_name is not None  # The address of the admin that takes all others has no name.
+        return resolve(path).url_name is not None  # The admin's catch-all URL has no name, and does not count.
     except Resolver404:
         return False
 

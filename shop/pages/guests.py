@@ -1,4 +1,4 @@
-"""Guest checkout: the page on which a visitor becomes a guest, and the one on which a guest makes an account."""
+"""The pages of guest checkout: one makes a visitor a guest, the other lets a guest make an account."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from shop.pages.page import PageRefused
 from shop.pages.sales import sale_or_404
 
 COOKIE = "guest"
-"""A browser that has it was made a guest. It gets no second one: each would have a limit and a place of its own."""
+"""Name of the cookie of a browser in which a guest was made. It gets no second guest, who would have a new limit."""
 
 SaleView = Callable[[HttpRequest, Sale], HttpResponse]
 
 
 def for_customers(view: SaleView) -> Callable[[HttpRequest, str], HttpResponse]:
-    """Make a view of a sale ask for a log-in first. Where the sale allows guests, offer that, too."""
+    """Decorate a view of a sale that needs a log-in. If the sale allows guests, also offer to buy as a guest."""
 
     @wraps(view)
     def answer(request: HttpRequest, slug: str) -> HttpResponse:
@@ -48,19 +48,19 @@ def for_customers(view: SaleView) -> Callable[[HttpRequest, str], HttpResponse]:
 
 
 def is_guest(request: HttpRequest) -> bool:
-    """Return whether the customer of the session is a guest."""
+    """Return whether the logged-in user is a guest."""
     return guests.guest_of(cast("User", request.user).pk) is not None
 
 
 def no_guests() -> PageRefused:
-    """Return the refusal of a sale that is for accounts alone."""
+    """Return the refusal of a guest by a sale that does not allow guests."""
     message = _("This sale is not open to guests. Make an account to buy here: your orders stay with you.")
     return PageRefused(403, message, link=reverse("account_guest"), label=_("Make an account"))
 
 
 @account_page
 def guest(request: HttpRequest, slug: str) -> HttpResponse:
-    """Offer a visitor to log in, to sign up or to buy as a guest. A post makes the guest and logs this browser in."""
+    """Offer a visitor to log in, to sign up or to buy as a guest. A POST creates the guest and logs this browser in."""
     sale = sale_or_404(slug)
     back = request.POST.get(REDIRECT_FIELD_NAME) or request.GET.get(REDIRECT_FIELD_NAME, "")
     if not url_has_allowed_host_and_scheme(back, allowed_hosts=None):
@@ -99,7 +99,7 @@ def guest(request: HttpRequest, slug: str) -> HttpResponse:
 
 @account_page
 def email(request: HttpRequest) -> HttpResponseBase:
-    """Change the address of an account. Guests give theirs with the account that they make."""
+    """Show allauth's page that changes the e-mail address. A guest is redirected to the page that makes an account."""
     if request.user.is_authenticated and is_guest(request):
         return redirect("account_guest")
     return views.email(request)
@@ -108,7 +108,7 @@ def email(request: HttpRequest) -> HttpResponseBase:
 @account_page
 @login_required
 def guest_account(request: HttpRequest) -> HttpResponse:
-    """Let a guest choose a user name and a password, and send the mail that confirms their address."""
+    """Show the form in which a guest makes an account, or make the account and send the mail if it was posted."""
     user = cast("User", request.user)
     mine = guests.guest_of(user.pk)
     if mine is None:

@@ -1,4 +1,4 @@
-"""The first page, its icon, and the choice of a language."""
+"""The home page, the site's icon, and the choice of a language."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ YEAR = 365 * 24 * 3600
 @require_safe
 @page
 def home(request: HttpRequest) -> HttpResponse:
-    """Say what this is, show the sale that is open or comes next, and the doors: buy, operate, learn, build."""
+    """Show the home page: the present or next sale, and links for buyers, operators, learners and developers."""
     not_over = Sale.objects.filter(closes_at__gt=Now(), items__isnull=False).annotate(read_at=Now())
     sale = not_over.prefetch_related("items__product").order_by("opens_at", "pk").first()
     if sale is None:
@@ -33,15 +33,15 @@ def home(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def favicon(request: HttpRequest) -> HttpResponse:
-    """Lead to the icon, for browsers that ask for it at the usual address."""
+    """Redirect /favicon.ico, which browsers request by default, to the icon."""
     return redirect(static("shop/icon.svg"))
 
 
 @require_safe
 def choose_language(request: HttpRequest, code: str) -> HttpResponse:
-    """Remember the language of the pages in a cookie, and go back to the page.
+    """Store the language in a cookie, and redirect to the page of the reader.
 
-    A link and not a form, so that a page needs no token of its visitor and can be cached for everyone.
+    This is a link and not a form: a form would need a CSRF token, and then a proxy could not cache the page.
     """
     if code not in dict(settings.LANGUAGES):
         raise Http404(f"There is no language {code}.")

@@ -1,7 +1,7 @@
-"""What changes on the page of a sale: its state, its prices and the units left, as a small document for the script.
+"""The changing figures of a sale as JSON for the script of its page: state, prices and units left.
 
-Each open page asks for it every two seconds. To keep this cheap, the document is the same for everybody, cached in the
-process, and has an ETag, so an unchanged one is answered 304.
+Each open page polls this document every two seconds. To keep that cheap, the document is the same for everybody and
+cached in the process. It has an ETag, so that an unchanged document gets status 304.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from shop.clock import Clock
 from shop.models import Sale, SaleItem
 
 TTL = 2.0
-"""Seconds for which the figures of a sale are used. After half of them, one request reads them again."""
+"""Seconds for which the figures of a sale are cached. After half of this time, one request reads them again."""
 
 FEW = 10
-"""Units up to which a sale that hides the number says that few are left."""
+"""Number of units up to which a sale that hides the exact number shows "few left"."""
 
 StockShown = Sale.StockShown
 
 
 @dataclass(frozen=True, slots=True)
 class SaleNow:
-    """A sale and its stock as they were read.
+    """A sale and its stock, as read from Postgres at one moment.
 
     Args:
-        left: all units on hand by sku.
-        clock: tells the state of the sale at the time of the answer.
+        left: units on hand by sku.
+        clock: Postgres's clock, which decides later whether the sale is open.
     """
 
     sale: int
@@ -75,11 +75,11 @@ class SaleNow:
         return max(0, self.left.get(item.product.sku, 0))
 
     def left_shown(self) -> dict[int, int | str | None]:
-        """Return what buyers see of the units that are left, by product id."""
+        """Return the units left as buyers may see them, by product id. See `shown`."""
         return {item.product_id: shown(self.units_left(item), self.stock_shown) for item in self.items}
 
     def document(self) -> dict[str, Any]:
-        """Return what the page's script reads."""
+        """Return the JSON document for the script of the page."""
         left = self.left_shown()
         return {
             "sale": self.sale,
@@ -102,7 +102,7 @@ class SaleNow:
 
 
 def shown(left: int, stock_shown: str) -> int | str | None:
-    """Return what buyers see of the units that are left. Zero is always shown.
+    """Return the units left as buyers may see them: a number, "few", "some", or None. Zero is always shown.
 
     Args:
         stock_shown: a value of `Sale.StockShown`.
@@ -116,7 +116,7 @@ def shown(left: int, stock_shown: str) -> int | str | None:
 
 @require_safe
 def sale_now(request: HttpRequest, slug: str) -> HttpResponse:
-    """Return what changes on the page of a sale, or 304 when the caller has it already."""
+    """Respond with the changing figures of a sale, or with 304 if the client already has them."""
     try:
         found = get(slug)
         if found is None:
@@ -134,16 +134,16 @@ def sale_now(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 cache: Cache[str, SaleNow] = Cache()
-"""By slug."""
+"""Sales by slug."""
 
 _readers: Batcher[str, SaleNow | None] = Batcher()
 
 
 def get(slug: str) -> SaleNow | None:
-    """Return a sale as it was at most `TTL` seconds ago; None when there is no such sale.
+    """Return a sale as it was at most `TTL` seconds ago; None if there is no such sale.
 
-    The tables are read at most once in half of `TTL`, however many requests ask: one of them reads while the others use
-    the old figures. When there are none, the others wait for it.
+    This process reads a sale at most once in half of `TTL`. While one request reads, the others use the old figures. If
+    there are no old figures, they wait.
     """
     if time.monotonic() < cache.get(slug).expires_at:
         return _get_or_read(slug)
@@ -160,9 +160,9 @@ def _get_or_read_each(slugs: Sequence[str]) -> list[SaleNow | None]:
 
 
 def get_all(slugs: Iterable[str]) -> dict[str, SaleNow]:
-    """Return sales as they were at most `TTL` seconds ago, by slug, without those that do not exist.
+    """Return sales as they were at most `TTL` seconds ago, by slug. Sales that do not exist are left out.
 
-    Those that are due are read together: a list of a hundred sales costs four queries, and none while all are cached.
+    Sales that are due for a refresh are read together, so a hundred sales cost four queries, or none if all are cached.
 
     Raises:
         DatabaseError: Postgres does not answer.
@@ -178,7 +178,7 @@ def get_all(slugs: Iterable[str]) -> dict[str, SaleNow]:
 
 
 def read(slug: str) -> SaleNow | None:
-    """Return a sale as it is in the tables; None when there is no such sale."""
+    """Read a sale from Postgres, without the cache; None if there is no such sale."""
     return _read([slug]).get(slug)
 
 

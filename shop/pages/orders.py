@@ -1,4 +1,4 @@
-"""The orders of a customer: the list, and the page of one order."""
+"""The pages of a customer's orders: the list, and the page of one order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shop.runtime import csp
 
 PAGE_SIZE = 20
 POLL_SECONDS = 2
-"""Seconds after which the order page looks again, while something is about to change."""
+"""Seconds after which the order page polls again, while the order is about to change."""
 STATES = {
     "queued": gettext_lazy("In the queue"),
     "pending": gettext_lazy("Not paid yet"),
@@ -45,18 +45,18 @@ STATES = {
 
 
 def own_page(view: View) -> View:
-    """Make a view a page that needs a log-in and that no cache stores."""
-    # The session is read within the page, which answers for a Postgres that is away.
+    """Decorate a view that needs a log-in and must not be cached."""
+    # `login_required` is inside `page`, because it reads the session, and `page` handles errors of Postgres.
     return cache_control(private=True, no_store=True)(page(login_required(view)))
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLeft:
-    """The time in which an order must be paid.
+    """The time that is left to pay an order.
 
     Args:
-        until: when it ends.
-        milliseconds: what is left of it, by the clock of the shop; 0 when it is over.
+        until: when the time ends.
+        milliseconds: the time left by Postgres's clock; 0 if it is over.
     """
 
     until: datetime
@@ -64,7 +64,7 @@ class TimeLeft:
 
     @property
     def text(self) -> str:
-        """What is left, without seconds: a script counts them."""
+        """The time left in words, in hours or minutes."""
         hours, minutes = divmod(self.milliseconds // 60_000, 60)
         if hours:
             return ngettext("%(hours)d hour left to pay", "%(hours)d hours left to pay", hours) % {"hours": hours}
@@ -76,7 +76,7 @@ class TimeLeft:
 
 
 def time_left(payable_from: datetime, now: datetime) -> TimeLeft:
-    """Return the time left to pay an order that is pending."""
+    """Return the time left to pay a pending order."""
     until = payable_from + timedelta(seconds=settings.ORDER_TTL)
     return TimeLeft(until, max(0, int((until - now).total_seconds() * 1000)))
 
@@ -108,7 +108,7 @@ def orders(request: HttpRequest) -> HttpResponse:
 @require_safe
 @own_page
 def order(request: HttpRequest, order: UUID) -> HttpResponse:
-    """Show an order: what has happened, what it means, and what to do next."""
+    """Show an order: its time line, what its state means, and what to do next."""
     try:
         placed = find_order(order, customer=customer_of(request))
     except Order.DoesNotExist as missing:
@@ -121,7 +121,7 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
             _("A server that knows your order does not answer. Nothing is lost: open this page again in a moment."),
             retry_after=POLL_SECONDS,
         ) from away
-    if placed.order.pk != order:  # Another order of the customer has the same key: show that one.
+    if placed.order.pk != order:  # The order repeats an earlier one with the same key: show the earlier one.
         return redirect("order", placed.order.pk)
     context = {
         **about(placed, from_provider="from_provider" in request.GET),
@@ -134,10 +134,10 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
 
 
 def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
-    """Return what the order page shows.
+    """Return the template context of the order page.
 
     Args:
-        from_provider: the buyer has just come back from the payment provider, whose report may be on its way.
+        from_provider: whether the buyer has just come back from the payment provider, so its report may arrive soon.
     """
     receipt = placed.order
     state = "queued" if placed.queued else "lost" if receipt.reason == LOST else receipt.state
@@ -171,15 +171,15 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
 
 
 def by_word() -> bool:
-    """Return whether customers may say that their orders are paid: the shop has no payment provider."""
+    """Return whether customers may mark their own orders as paid, in a shop without a payment provider."""
     return settings.PAY_WITHOUT_PROVIDER and not settings.PAYMENT_SECRET
 
 
 def customer_of(request: HttpRequest) -> int:
-    """Return the user id of the session."""
+    """Return the id of the logged-in user."""
     return int(str(request.user.pk))
 
 
 def not_found(message: str) -> PageRefused:
-    """Return the refusal of a page that does not exist. It leads to the list."""
+    """Return the refusal of a page that does not exist, with a link to the list of orders."""
     return PageRefused(404, message, link=reverse("orders"), label=_("My orders"))

@@ -1,4 +1,4 @@
-"""What every page has in common: the reader's language, a content policy, and clear refusals."""
+"""The decorator of all pages: it sets language and Content-Security-Policy, and shows refusals as pages."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ View = Callable[..., HttpResponseBase]
 
 
 class PageRefused(Exception):
-    """The page cannot be shown: it does not exist, or cannot be shown now.
+    """A page that explains why a request is refused.
 
     Args:
         status: the HTTP status.
         message: the reason in one sentence, in the reader's language.
-        title: the heading of the page; if empty, one that fits the status.
-        link: address of a page that helps; if empty, only a link to the sales is shown.
-        label: text of that link.
-        retry_after: seconds after which a retry may succeed; None: a retry does not help.
+        title: the heading of the page; if empty, a heading that fits the status.
+        link: URL of a helpful page; if empty, the page only links to the sales.
+        label: text of the link.
+        retry_after: seconds after which a retry may succeed; None if a retry does not help.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class PageRefused(Exception):
 
 
 def default_title(status: int) -> str:
-    """Return the heading of a page that is refused with an HTTP status, in the reader's language."""
+    """Return the heading for an HTTP status, in the reader's language."""
     match status:
         case 404:
             return _("Page not found")
@@ -70,12 +70,12 @@ def default_title(status: int) -> str:
 
 
 def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
-    """Make a view a page: choose the language, answer `PageRefused` with a page, and set the headers.
+    """Decorate a view: choose the language, show a `PageRefused` as a page, and set the headers.
 
-    The language is chosen here and not in a middleware, so that no answer of the API depends on it.
+    The language is chosen here and not in a middleware, so that responses of the API do not depend on it.
 
     Args:
-        refused: template of the page that shows a `PageRefused`.
+        refused: template that shows a `PageRefused`.
     """
 
     @wraps(view)
@@ -85,7 +85,7 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
             try:
                 response = view(request, *args, **values)
                 if isinstance(response, SimpleTemplateResponse):
-                    response.render()  # Later it would be in another language.
+                    response.render()  # Render now: outside this block, the language is another one.
             except PageRefused as refusal:
                 response = _refuse(request, refusal, refused)
             except (OperationalError, InterfaceError, InternalError) as error:
@@ -99,7 +99,7 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
 
 
 def _refuse(request: HttpRequest, refusal: PageRefused, template: str) -> HttpResponse:
-    """Return the page of a refusal. When the shop itself has failed, its template gets nothing that needs a server."""
+    """Return the page of a refusal. For a server error, render it without the request, which would need Postgres."""
     known = request if refusal.status < 500 else None
     context = {"refused": refusal, "here": request.get_full_path()}
     response = HttpResponse(render_to_string(template, context, known), status=refusal.status)

@@ -1,4 +1,4 @@
-"""Pay and cancel an order, as forms: each leads back to the order page, or on to the payment provider."""
+"""The targets of the forms on the order page that pay or cancel an order."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ REFUSALS: Mapping[type[Exception], str] = {
     NotPayable: gettext_noop("The order has ended, so there is nothing to pay. To buy, order again."),
     ProviderDecides: gettext_noop("This shop has no payment provider yet, so nothing can be paid. Ask its operator."),
 }
-"""Why an order was neither paid nor cancelled, as its customer reads it."""
+"""Messages for the customer by the error that prevented paying or cancelling."""
 
 
 def form_of_order(view: View) -> View:
-    """Make a view the target of a form on the order page. A GET, as after a log-in, leads to that page."""
+    """Decorate the target of a form on the order page. A GET, such as after a log-in, redirects to the order page."""
 
     def answer(request: HttpRequest, order: UUID) -> HttpResponseBase:
         address = reverse("order", args=[order])
@@ -59,9 +59,9 @@ def form_of_order(view: View) -> View:
 
 @form_of_order
 def pay(request: HttpRequest, order: UUID) -> HttpResponse:
-    """Lead the buyer to the payment provider.
+    """Redirect the buyer to the payment provider.
 
-    Without a provider, mark the order as paid, if `PAY_WITHOUT_PROVIDER` allows it.
+    If the shop has no provider and `PAY_WITHOUT_PROVIDER` is set, mark the order as paid instead.
     """
     customer = customer_of(request)
     if (chosen := provider()) is None:
@@ -79,7 +79,7 @@ def pay(request: HttpRequest, order: UUID) -> HttpResponse:
 
 @form_of_order
 def cancel(request: HttpRequest, order: UUID) -> HttpResponse:
-    """Cancel an order that is not paid."""
+    """Cancel a pending order, and redirect to its page."""
     cancel_order(order, customer=customer_of(request))
     return redirect("order", order)
 

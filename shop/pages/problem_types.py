@@ -17,7 +17,7 @@ document = Problems.as_view()
 
 
 def problem_type(request: HttpRequest, slug: str) -> HttpResponseBase:
-    """Explain a type of problems: as a page to a browser, as JSON to a program."""
+    """Explain a problem type: as a page for a browser, or as JSON for a program."""
     names_html = any(str(accepted) == "text/html" for accepted in request.accepted_types)
     shown = slug in PROBLEMS and request.method in ("GET", "HEAD") and names_html
     response = explanation(request, PROBLEMS[slug]) if shown else document(request, slug=slug)
@@ -27,6 +27,6 @@ def problem_type(request: HttpRequest, slug: str) -> HttpResponseBase:
 
 @page
 def explanation(request: HttpRequest, problem: Problem) -> HttpResponseBase:
-    """Show what a problem is and what to do about it."""
+    """Show the page of a problem type: what it means, and what to do."""
     words = {"title": gettext(problem.title), "advice": with_code(gettext(problem.advice)), "problem": problem}
     return render(request, "shop/pages/problem.html", words)

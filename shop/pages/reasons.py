@@ -1,4 +1,4 @@
-"""Reasons of rejections and notes of payments, in the reader's language. `shop.orders` writes them in English."""
+"""Translate the reasons of rejections and the notes of payments, which `shop.orders` stores in English."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ PATTERNS = (
         gettext_noop("The limit of “%(product)s” is %(limit)s per customer, and you have %(taken)s already."),
     ),
 )
-"""What the shop writes, and what a buyer reads. The first that matches counts: a note may contain a reason."""
+"""Pairs of a pattern for a stored text, and the text for the buyer. The first matching pattern is used."""
 
 
 def in_words(reason: str, names: Mapping[str, str]) -> str:
-    """Return a reason for the buyer. One that is not known is shown as the shop has written it.
+    """Return a stored reason or note in the buyer's language. If no pattern matches, return it unchanged.
 
     Args:
         names: names of the products, by sku.

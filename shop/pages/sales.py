@@ -1,6 +1,6 @@
-"""The list of sales, and the page of one sale. Both have the same bytes for every visitor, so that a proxy keeps them.
+"""The list of sales, and the page of one sale. Both are the same for every visitor, so that a proxy can cache them.
 
-What changes during a sale is in `shop.pages.now`; what belongs to one customer, the page's script asks for.
+The script of the page gets the changing figures from `shop.pages.now`, and the customer's own data from the API.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from shop.pages import now
 from shop.pages.page import PageRefused, page
 
 PAGE_CACHE_CONTROL = "public, s-maxage=5"
-"""A proxy may answer for five seconds with the same page."""
+"""Cache-Control header that lets a proxy cache the page for five seconds."""
 
 MAX_SALES = 100
-"""Sales of a kind that the list shows."""
+"""Maximum number of sales of each kind in the list."""
 MAX_CLOSED_SALES = 5
 
 HALTED = ("paused", "sold-out")
-"""States of a sale that has opened and in which nobody can buy."""
+"""States of a running sale in which nobody can buy."""
 
 MODULES = [f"shop/{name}.js" for name in ("asking", "intents", "page", "product", "times", "view", "visit")]
-"""What `sale.js` imports. The page names them, so that a browser need not read one to learn of the next."""
+"""The modules that `sale.js` imports. The page lists them, so that a browser loads all of them at once."""
 
 
 @require_safe
 @page
 def sales(request: HttpRequest) -> HttpResponse:
-    """List the sales that are open, paused, sold out or coming, and those that were over last."""
+    """List the open, paused, sold-out and coming sales, and the last few that are over."""
     time = clock.now()
     found = Sale.objects.prefetch_related("items__product")
     running = list(found.filter(opens_at__lte=time, closes_at__gt=time).order_by("closes_at", "pk")[:MAX_SALES])
@@ -57,7 +57,7 @@ def sales(request: HttpRequest) -> HttpResponse:
 @require_safe
 @page
 def sale(request: HttpRequest, slug: str) -> HttpResponse:
-    """Show a sale: its products, when it opens and closes, and the way to buy."""
+    """Show a sale: its products, its opening and closing times, and the buttons to buy."""
     found = sale_or_404(slug)
     time = clock.now()
     started = "paused" if found.paused_at else "open"
@@ -82,7 +82,7 @@ def sale_or_404(slug: str) -> Sale:
     """Return the sale with this slug.
 
     Raises:
-        PageRefused: there is none.
+        PageRefused: there is no such sale.
     """
     found = Sale.objects.filter(slug=slug).prefetch_related("items__product").first()
     if found is None:
@@ -91,43 +91,43 @@ def sale_or_404(slug: str) -> Sale:
 
 
 def running_state(figures: now.SaleNow | None) -> str:
-    """Return what pages say of a sale that has opened and is not over: `open`, `paused` or `sold-out`.
+    """Return the state of a running sale for a page: `open`, `paused` or `sold-out`.
 
     Args:
-        figures: what all pages share, so that no visitor costs a query; None: not known.
+        figures: the cached figures of the sale; None if they are not known.
     """
     return figures.state if figures is not None and figures.state in HALTED else "open"
 
 
 def minutes_to_pay() -> int:
-    """Return for how many minutes an unpaid order keeps its units, rounded up."""
+    """Return the minutes in which an order must be paid, rounded up."""
     return -(-settings.ORDER_TTL // 60)
 
 
 def estimate_texts() -> dict[str, str]:
-    """Return how pages name an estimated wait."""
+    """Return the texts for an estimated wait."""
     return {"soon": _("less than a minute"), "minutes": _("about {minutes} min")}
 
 
 def left_texts() -> dict[str, str]:
-    """Return how pages name the units left, by what `now.shown` returns; `exact` is for all other numbers."""
+    """Return the texts for the units left, by the result of `now.shown`; `exact` is for numbers other than 0."""
     return {"0": _("Sold out"), "exact": _("{left} left"), "few": _("Few left"), "some": _("In stock")}
 
 
 def left_text(left: int | str | None) -> str:
-    """Return the units left in words; empty if the sale does not show them.
+    """Return the text for the units left; empty if the sale hides them.
 
     Args:
-        left: what `now.shown` returns.
+        left: the result of `now.shown`.
     """
     texts = left_texts()
     return "" if left is None else texts.get(str(left), texts["exact"]).replace("{left}", str(left))
 
 
 def for_script(sale: Sale) -> dict[str, Any]:
-    """Return what the script of a sale's page reads from it: addresses, and its texts in the language of the page.
+    """Return the data for the script of a sale's page: URLs, and texts in the reader's language.
 
-    Labels are what the button says; notes are the sentences below it. A part in braces is filled in by the script.
+    `labels` are the texts of the button; `notes` are the sentences below it. The script replaces the parts in braces.
     """
     minutes = minutes_to_pay()
     return {

@@ -1,4 +1,4 @@
-"""The time line of an order: what the tables say has happened, with the time where they have one."""
+"""The time line of an order for its customer: the events in the tables, with their times if they are known."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from shop.pages.reasons import in_words
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One line.
+    """One event of the time line.
 
     Args:
-        what: in the reader's language.
-        at: None if the tables have no time for it.
+        what: the event in the reader's language.
+        at: when it happened; None if the tables do not contain the time.
         detail: a sentence that explains it, or empty.
-        failed: it is nothing that the buyer wants.
+        failed: whether the event is bad for the buyer.
     """
 
     what: str
@@ -34,11 +34,12 @@ class TimelineEntry:
 
 
 def timeline(placed: Placed, payments: Sequence[Payment], ending: Ending | None) -> list[TimelineEntry]:
-    """Return what has happened to an order.
+    """Return the events of an order.
 
     Args:
-        payments: all payments for the order, with their refunds, the oldest first.
-        ending: when and by whom the order was ended, if a row says so.
+        placed: the order.
+        payments: all payments for the order, with their refunds, oldest first.
+        ending: the record of when and by whom the order was ended; None if there is none.
     """
     order = placed.order
     paid = [event for each in payments for event in _of_payment(each, order)]
@@ -63,10 +64,10 @@ def _before_payment(placed: Placed) -> Iterator[TimelineEntry]:
 
 
 def _ended(order: Receipt, ending: Ending | None) -> Iterator[TimelineEntry]:
-    """Yield how the order was cancelled, expired or rejected, even if it was paid afterwards.
+    """Yield the event that ended the order (cancelled, expired or rejected), even if it was paid after that.
 
     Args:
-        ending: None if an earlier version of the shop has ended the order, or if nothing has.
+        ending: the record of the event; None if there is no event, or if an earlier version did not record it.
     """
     at = ending.at if ending else None
     match ending.state if ending else order.state:
@@ -119,7 +120,7 @@ def _returned(order: Receipt) -> Iterator[TimelineEntry]:
 
 
 def _in_order(events: Sequence[TimelineEntry]) -> list[TimelineEntry]:
-    """Return events by time. One without a time stays behind the one before it."""
+    """Sort events by time. An event without a time stays after its predecessor."""
     keyed, last = [], datetime.min.replace(tzinfo=UTC)
     for event in events:
         last = event.at or last
@@ -128,5 +129,5 @@ def _in_order(events: Sequence[TimelineEntry]) -> list[TimelineEntry]:
 
 
 def money(amount: Decimal, currency: str) -> str:
-    """Return an amount for the reader."""
+    """Format an amount of money."""
     return f"{amount:.2f} {currency}".strip()

@@ -1,4 +1,4 @@
-"""An access token for the script of a page: it orders through the API, as any client does."""
+"""The view that gives the script of a page an access token for the API."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from shop.accounts import tokens
 from shop.api.exception_handler import handle_exception
 
 NO_STORE = {"Cache-Control": "no-store"}
-"""A token is for one customer and must not be kept by any cache."""
+"""Response headers that forbid caching, because a token belongs to one customer."""
 
 
 @require_safe
 def token(request: HttpRequest) -> HttpResponse:
-    """Return an access token of the account that has logged in on this browser, its id, and whether it is a guest's.
+    """Respond with an access token and the id of the user logged in on this browser, and whether they are a guest.
 
-    Without a log-in token and id are null: for a page that anyone may open this is no error. The refresh token is not
-    sent: the browser gets its next access token with the session cookie.
+    Token and id are null if nobody is logged in. No refresh token is sent, because the browser gets its next access
+    token with the session cookie.
     """
     try:
         user = request.user

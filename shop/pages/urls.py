@@ -1,4 +1,4 @@
-"""The addresses of the storefront."""
+"""The URLs of the storefront."""
 
 from django.urls import include, path
 

@@ -1,4 +1,4 @@
-"""The page of a waiting room: the visitor's place, and what happens next. Its script looks again when the shop says."""
+"""The page of a waiting room, which shows the visitor's place. Its script polls at the interval that the shop sets."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from rest_framework.views import APIView
 
 ENTERED = "entered"
-"""Parameter in the address of the page after the visitor has entered."""
+"""Query parameter in the URL of the page after the visitor has entered."""
 RETRY = 5
-"""Seconds after which to ask again when Redis has not answered."""
+"""Seconds after which the client may retry if Redis has not answered."""
 SLOWEST_RELOAD = 60
-"""Seconds after which a page without its script loads itself again, at the latest: the opening may have been moved."""
+"""Maximum seconds between reloads of a page without JavaScript, because the opening may be moved."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -42,7 +42,7 @@ SLOWEST_RELOAD = 60
 @page
 @for_customers
 def waiting(request: HttpRequest, sale: Sale) -> HttpResponse:
-    """Show the visitor where they stand. A post enters the room, or finds the place that they have."""
+    """Show the visitor's place. A POST gives them a place if they have none."""
     offer = offers.get(sale.pk)
     if offer is None or not offer.waiting_room or offer.clock.now() >= offer.closes_at:
         return redirect("sale", sale.slug)
@@ -62,10 +62,10 @@ def waiting(request: HttpRequest, sale: Sale) -> HttpResponse:
 
 
 def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> Standing:
-    """Return where the visitor stands in the room of an offer.
+    """Return the visitor's standing in the waiting room of a sale.
 
     Raises:
-        PageRefused: Redis does not answer.
+        PageRefused: too many requests of this visitor, or Redis does not answer.
     """
     customer = int(cast(int, request.user.pk))
     if not LookRate().allow_request(cast("Request", request), cast("APIView", None)):
@@ -79,10 +79,10 @@ def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> 
 
 
 def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -> dict[str, Any]:
-    """Return what the page shows. Its script gets the same texts, with parts in braces to fill in.
+    """Return the template context of the page. Its script gets the same texts, and fills in the parts in braces.
 
     Args:
-        entered: the visitor had a place, so one that is `outside` now has lost it.
+        entered: whether the visitor had a place. If they are `outside` now, their place was lost.
     """
     texts = state_texts()
     state = "lost" if entered and standing.state == "outside" else standing.state
@@ -122,7 +122,7 @@ def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -
 
 
 def state_texts() -> dict[str, dict[str, str]]:
-    """Return a headline and a note for each state of a visitor."""
+    """Return the headline and the note for each state of a visitor."""
     return {
         "outside": {
             "headline": _("You are not in the waiting room yet"),
