@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: what the processes of the shop on this machine do, counted together."""
+"""Metrics for Prometheus, added up over all processes of the shop on this machine."""

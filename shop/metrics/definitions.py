@@ -1,4 +1,4 @@
-"""All metrics of the shop. docs/operations.md explains them in a table, which a test compares with this file."""
+"""The definitions of all metrics. A test compares them with the table in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Metric:
 
     Args:
         name: its full name.
-        help: what it measures, as `/metrics` shows it.
-        labels: names of its labels.
+        help: what it measures, a text for `/metrics`.
+        labels: the names of its labels.
     """
 
     name: str
@@ -23,12 +23,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class CounterOf(Metric):
-    """A number that only grows. It outlives the process that has counted it."""
+    """A number that only grows. It is kept when the process that counted it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramOf(Metric):
-    """How often a value was at most each of the bounds. It outlives the process that has counted it.
+    """The number of values up to each bound. It is kept when the process that counted it ends.
 
     Args:
         buckets: the upper bounds.
@@ -39,10 +39,10 @@ class HistogramOf(Metric):
 
 @dataclass(frozen=True, slots=True)
 class GaugeOf(Metric):
-    """A value of this moment. It goes with its process.
+    """A present value. It is dropped when its process ends.
 
     Args:
-        joined: what the values of several processes make: their sum, the largest, or the one that was set last.
+        joined: how the values of several processes are combined: their sum, the largest, or the latest.
     """
 
     joined: Literal["livesum", "livemax", "livemostrecent"] = "livesum"
@@ -50,13 +50,13 @@ class GaugeOf(Metric):
 
 @dataclass(frozen=True, slots=True)
 class ReadOnRequest(Metric):
-    """A value of this moment, which is read when somebody asks for the metrics."""
+    """A present value that is read for each request of `/metrics`."""
 
 
 LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
-"""Seconds, up to the time after which each request is answered."""
+"""Bounds in seconds for whole requests, up to the time limit of a request."""
 MOMENTS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Seconds, for parts of a request."""
+"""Bounds in seconds for parts of a request."""
 
 ORDERS = CounterOf(
     "shop_orders_total",

@@ -1,8 +1,8 @@
-"""The folder in which the processes of one machine keep their counts, so that any web process can add them up.
+"""The folder with the metrics of all processes of a machine, so that any web process can add them up.
 
-Each process has a slot in it, such as `web-0`, and locks it for as long as it lives. The kernel frees the slot of a
-killed process. The next process of that role takes the slot and continues its counts, so counts never decrease, and the
-number of slots is that of the most processes that have run at one time. The gauges of a dead process are ignored.
+Each process locks a slot in the folder, such as `web-0`, until it ends. The kernel also frees the slot of a killed
+process. The next process of that role takes the slot and continues its counts. So counts never decrease, and there are
+only as many slots as processes that ran at the same time. The gauges of a dead process are ignored.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from pathlib import Path
 
 ROLES = ("web", "worker", "beat")
 BYTES = 256 * 1024
-"""Size of a new file. It is reserved on the disk: to write into a mapped file on a full disk would end the process."""
+"""Bytes that a new file reserves on the disk. Writing into a mapped file on a full disk would kill the process."""
 KINDS = ("counter", "histogram", "gauge_livesum", "gauge_livemax", "gauge_livemostrecent")
-"""Files of a process, by the kind of metric. prometheus_client names them so."""
+"""Kinds of metrics, which prometheus_client uses as prefixes of the file names of a process."""
 
 
 class MetricsFolder:
     """The folder and its slots.
 
     Args:
-        path: created by the first process that takes a slot.
+        path: path of the folder. The first process that takes a slot creates it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def take_slot(self, role: str) -> str:
-        """Take a free slot of a role until this process ends. If no slot was taken, all that was counted is removed.
+        """Take a free slot of a role until this process ends. If no other process has a slot, delete all old counts.
 
         Raises:
             OSError: the folder cannot be used, or the disk is full.
@@ -50,12 +50,12 @@ class MetricsFolder:
         return slot
 
     def taken(self) -> list[str]:
-        """Return the slots of the processes that live, sorted."""
+        """Return the slots of all living processes, sorted."""
         with self._locked():
             return self._taken()
 
     def files(self) -> list[str]:
-        """Return the files that count: all but the gauges of dead processes."""
+        """Return the files to add up: all except the gauges of dead processes."""
         with self._locked():
             alive = self._taken()
             files = sorted(self.path.glob("*.db"))
@@ -71,7 +71,7 @@ class MetricsFolder:
         except BlockingIOError:
             os.close(file)
             return False
-        return True  # It stays open: the lock ends with the process.
+        return True  # Keep the file open, so that the lock lasts until the process ends.
 
     @staticmethod
     def _is_free(file: Path) -> bool:
@@ -84,7 +84,7 @@ class MetricsFolder:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time take a slot, or read which slots are taken."""
+        """Context manager: only one process at a time takes a slot or reads which slots are taken."""
         with os.fdopen(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -1,4 +1,4 @@
-"""Counts what one process does, in its files of the folder of metrics."""
+"""The recorder of a process, which writes its metrics into files in the metrics folder."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from shop.metrics.folder import MetricsFolder
 from shop.sales import offers
 
 PAUSE = 0.25
-"""Seconds between two writes. A killed process takes at most so much of its counts with it."""
+"""Seconds between two writes. A killed process loses the counts of at most this time."""
 MOST = 100_000
-"""Maximum number of reports that are kept until the next write. Older ones are dropped."""
+"""Maximum number of events that wait for the next write. Older events are dropped."""
 WRITING = "Writing metrics"
 
 
 class Recorder(Observer):
-    """What the shop and its strategies report, counted in the files of this process. Any thread may call it.
+    """Counts the events of the shop and its strategies in this process. Any thread may call it.
 
-    A report is only noted by its thread. A thread of the recorder adds them up and writes them every `PAUSE` seconds:
-    written one by one between other work, they would cost the order path several times as much.
+    The calling thread only appends an event to a list. A thread of the recorder adds the events up, and writes them
+    every `PAUSE` seconds. Writing each event at once would cost the order path several times as much.
 
     Args:
-        role: what this process is: one of `folder.ROLES`.
-        slug_of: returns the type of the problem with which an error is answered.
+        role: role of this process, one of `folder.ROLES`.
+        slug_of: returns the problem type of an error.
 
     Raises:
         OSError: the folder cannot be used.
@@ -44,7 +44,7 @@ class Recorder(Observer):
 
     def __init__(self, role: str, folder: MetricsFolder, slug_of: Callable[[Exception], str]) -> None:
         self._slug_of = slug_of
-        # prometheus_client reads this at the first metric.
+        # prometheus_client reads this variable when the first metric is created.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder.path)
         values.ValueClass = values.MultiProcessValue(Slot(role, folder))
         self._reports: deque[tuple[Counter | Histogram, float]] = deque(maxlen=MOST)
@@ -62,7 +62,7 @@ class Recorder(Observer):
         self._queue_wait = _histogram(of.QUEUE_WAIT)
         self._queue_done = cache(_counter(of.QUEUE_DONE).labels)
         for result in ("saved", "refused", "dead-letter"):
-            # Begin with 0: for Prometheus, a series that begins with the first dead letter has not increased.
+            # Create the series with 0. If it began with 1, Prometheus would not see the first event as an increase.
             self._queue_done(result)
         self._broken = _gauge(of.BROKEN_SKUS)
         self._drift = _gauge(of.DRIFT)
@@ -75,17 +75,17 @@ class Recorder(Observer):
         self._pool_waiting = _gauge(of.POOL_WAITING)
         self._pool_waits = _counter(of.POOL_WAITS)
         self._pool_wait = _counter(of.POOL_WAIT)
-        # No fork during a write: the child would wait for ever for a lock of prometheus_client that no thread releases.
+        # Do not fork during a write: the child would inherit a lock of prometheus_client that no thread releases.
         self._writing = threading.Lock()
         os.register_at_fork(
             before=self._writing.acquire, after_in_parent=self._writing.release, after_in_child=self._begin_in_child
         )
         self._begin()
-        # Not `atexit`, which is not called in processes that multiprocessing has started, such as the web processes.
+        # Do not use `atexit`: it does not run in processes of multiprocessing, such as the web processes.
         Finalize(None, self.write, exitpriority=0)
 
     def write(self) -> None:
-        """Write all reports into the files."""
+        """Write all events into the files."""
         with self._writing:
             added: defaultdict[Counter, float] = defaultdict(float)
             observed: defaultdict[Histogram, list[float]] = defaultdict(list)
@@ -101,7 +101,7 @@ class Recorder(Observer):
                 _observe_all(histogram, found)
 
     def order(self, sale: int, seconds: float, result: str | Exception) -> None:
-        """An order was placed, queued, replayed, or refused with an error."""
+        """Count an order that was placed, queued, replayed, or refused with an error."""
         offer = offers.cache.get(sale).value
         strategy = "none" if offer is None else offer.strategy
         name = result if isinstance(result, str) else self._slug_of(result)
@@ -109,22 +109,22 @@ class Recorder(Observer):
         self._reports.append((self._placing(strategy), seconds))
 
     def order_request(self, status: int, seconds: float, *, waited: float) -> None:
-        """An order request was answered.
+        """Count a response to an order request.
 
         Args:
-            seconds: since it has arrived completely.
-            waited: seconds of them in which it waited for a thread.
+            seconds: time since the request arrived completely.
+            waited: seconds of that time in which the request waited for a thread.
         """
         self._reports.append((self._requests(str(status)), seconds))
         self._reports.append((self._thread_wait, waited))
 
     def web_process(self, *, busy: int, waiting: int) -> None:
-        """Note how many threads of this process answer, how many requests wait for one, and how full the pool is."""
+        """Set the gauges of this web process: busy threads, waiting requests and the state of the connection pool."""
         self._threads_busy.set(busy)
         self._requests_waiting.set(waiting)
         pool = getattr(connection, "pool", None)
         if pool is not None:
-            found = pool.pop_stats()  # Counts since it was called last; one that is 0 is left out.
+            found = pool.pop_stats()  # The counts since the last call. Counts of 0 are missing.
             self._pool_size.set(found["pool_size"])
             self._pool_idle.set(found["pool_available"])
             self._pool_waiting.set(found["requests_waiting"])
@@ -132,12 +132,12 @@ class Recorder(Observer):
             self._pool_wait.inc(found.get("requests_wait_ms", 0) / 1000)
 
     def reconciled(self, *, at: float, broken: int, repairs: int, drift: int) -> None:
-        """Redis was reconciled with Postgres.
+        """Record the result of a reconciliation.
 
         Args:
-            at: seconds since 1970.
-            broken: skus that are not conserved.
-            drift: units by which copies were wrong.
+            at: time in seconds since 1970.
+            broken: number of skus that are not conserved.
+            drift: number of units by which copies in Redis were wrong.
         """
         self._broken.set(broken)
         self._drift.set(drift)
@@ -149,7 +149,7 @@ class Recorder(Observer):
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
         self._reports.append((self._lock_hold(strategy), seconds))
-        # With 0 too: for Prometheus, a series that begins with the first lost lease has not increased.
+        # Also add 0, to create the series: Prometheus does not see the first value of a series as an increase.
         self._reports.append((self._leases_lost(strategy), lost))
 
     def batch_saved(self, orders: int) -> None:
@@ -174,11 +174,11 @@ class Recorder(Observer):
 
     def _begin_in_child(self) -> None:
         self._writing.release()
-        self._reports.clear()  # Its parent writes what was reported before the fork.
+        self._reports.clear()  # The parent process writes the events from before the fork.
         self._begin()
 
     def _begin(self) -> None:
-        """Start the thread that writes. A child after `fork` has none."""
+        """Start the thread that writes. A forked child needs a new one."""
         threading.Thread(target=self._write_on, name="metrics", daemon=True).start()
 
     def _write_on(self) -> None:
@@ -186,14 +186,14 @@ class Recorder(Observer):
             time.sleep(PAUSE)
             try:
                 self.write()
-            except Exception as error:  # Such as a child after `fork` that cannot take a slot.
+            except Exception as error:  # For example, a forked child cannot take a slot.
                 outages.failed(WRITING, error)
             else:
                 outages.worked(WRITING)
 
 
 class Slot:
-    """The slot of this process. A child after `fork`, such as one of Celery's pool, takes its own.
+    """The slot of this process in the metrics folder. A forked child, such as one of Celery's pool, takes its own slot.
 
     Raises:
         OSError: the folder cannot be used.
@@ -213,9 +213,9 @@ class Slot:
 
 
 def _observe_all(histogram: Histogram, found: list[float]) -> None:
-    """Do what `observe` does for each value, with one write for each bucket. prometheus_client has no such function.
+    """Add many values to a histogram with one write per bucket. prometheus_client's `observe` adds only one value.
 
-    It uses what `observe` uses, which is not public: requirements-image.in pins the minor version.
+    It uses private attributes of prometheus_client, so requirements-image.in pins the minor version.
     """
     histogram._sum.inc(sum(found))
     for bucket, times in CounterOfValues(bisect_left(histogram._upper_bounds, value) for value in found).items():

@@ -1,4 +1,4 @@
-"""Where the shop reports what it does: to the recorder of this process, if it has one."""
+"""Access to the recorder of this process, which counts events for the metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _recorder: Recorder | None = None
 
 
 class Answer(Protocol):
-    """An order that was placed, or found under its key."""
+    """The result of placing an order, as far as the metrics need it."""
 
     @property
     def replayed(self) -> bool: ...
@@ -34,14 +34,14 @@ Placed = TypeVar("Placed", bound=Answer)
 
 
 def start(role: str, folder: Path, slug_of: Callable[[Exception], str]) -> None:
-    """Begin to count what this process does. If the folder cannot be used, say so and count nothing.
+    """Start the recorder of this process. If the folder cannot be used, log that and record nothing.
 
     Args:
-        role: what this process is: `web`, `worker` or `beat`.
-        slug_of: returns the type of the problem with which an error is answered.
+        role: role of this process: `web`, `worker` or `beat`.
+        slug_of: returns the problem type of an error.
     """
     global _recorder
-    # Only here: commands that count nothing need not load the client of Prometheus.
+    # Import this here, because commands without metrics need not load prometheus_client.
     from shop.metrics.recorder import Recorder
 
     try:
@@ -53,12 +53,12 @@ def start(role: str, folder: Path, slug_of: Callable[[Exception], str]) -> None:
 
 
 def recorder() -> Recorder | None:
-    """Return the recorder of this process; None if it counts nothing."""
+    """Return the recorder of this process; None if it has none."""
     return _recorder
 
 
 def counted(place: Callable[..., Placed]) -> Callable[..., Placed]:
-    """Decorate a function that places an order: count its results and their duration for each `sale`."""
+    """Decorate a function that places an order: record its result and duration, by sale."""
 
     @wraps(place)
     def counting(*, sale: int, **wanted: object) -> Placed:

@@ -1,4 +1,4 @@
-"""The content of `/metrics`, and who may read it."""
+"""The content of `/metrics`, and the check of who may read it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from shop.metrics.folder import ROLES, MetricsFolder
 PATH = "/metrics"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PROXIED = ("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "forwarded", "via")
-"""Headers that a proxy sets: the request comes from elsewhere, although its connection comes from this machine."""
+"""Headers that a proxy sets. A request with one may come from elsewhere, although the proxy is on this machine."""
 
 
 def may_read(address: str, headers: Mapping[str, str]) -> bool:
-    """Return whether a client may read the metrics: it has METRICS_TOKEN, or is on this machine and no proxy.
+    """Return whether a client may read the metrics: it has METRICS_TOKEN, or it is on this machine and is no proxy.
 
     Args:
-        address: IP address of the connection.
-        headers: by lower-case name.
+        address: IP address of the client.
+        headers: request headers by lower-case name.
     """
     if settings.METRICS_TOKEN:
         given = headers.get("authorization", "")
@@ -50,7 +50,7 @@ def report() -> bytes:
 
 
 class Collector:
-    """Adds up the files of a folder, and reads what is only known now."""
+    """Adds up the files of the metrics folder, and reads the values that are read for each request."""
 
     def __init__(self, folder: MetricsFolder) -> None:
         self._folder = folder
@@ -66,7 +66,7 @@ class Collector:
 
 
 def queue() -> Iterable[Metric]:
-    """Return the length and age of the queue, unless Redis does not answer."""
+    """Return the length and age of the queue, and whether Redis answers."""
     waiting = registry.queue()
     try:
         return [_value(of.REDIS_UP, 1), _value(of.QUEUE_LENGTH, len(waiting)), _value(of.QUEUE_AGE, waiting.age())]
