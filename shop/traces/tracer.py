@@ -1,4 +1,4 @@
-"""Makes the spans of one process, and sends them to a collector in the background."""
+"""The tracer of a process, which makes spans and sends them to a collector in the background."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from shop import log_context
 from shop.sales import offers
 
 LAST_SPANS_MS = 2000
-"""Milliseconds that a process which ends waits until the collector has its last spans."""
+"""Maximum milliseconds for which an ending process waits until the collector has its last spans."""
 SLUG = re.compile("(?<=^/sales/)[^/]+")
-"""The part of a path that is different for each sale."""
+"""The slug of the sale in a path. It is replaced in names of spans."""
 NAME = "last-unit"
 HEADER = "traceparent"
 
@@ -38,12 +38,12 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class Request(Protocol):
-    """A request that a web process answers.
+    """A request that a web process handles.
 
     Args:
-        scope: RSGI's description of it.
-        at: when it had arrived, on the monotonic clock.
-        status: status of the answer; 0 before there is one.
+        scope: RSGI's description of the request.
+        at: monotonic time of the arrival, in seconds.
+        status: status of the response; 0 before there is one.
     """
 
     scope: Any
@@ -52,17 +52,17 @@ class Request(Protocol):
 
 
 class Tracer(Observer):
-    """What the shop and its strategies tell, as spans. Any thread may call it.
+    """Makes spans from the events of the shop and its strategies. Any thread may call it.
 
-    A span that has ended is put into a queue of limited length, from which a thread sends them. While the collector
-    does not answer, the queue is full and further spans are dropped: no order waits for it.
+    Ended spans go into a queue of limited length, and a background thread sends them. If the collector does not answer,
+    the queue fills up and further spans are dropped, so that no order waits for the collector.
 
-    The standard variables say where the collector is, how this service is named, and which requests are traced:
+    OpenTelemetry's variables set the collector, the name of the service and the share of traced requests:
     `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_SERVICE_NAME`, `OTEL_TRACES_SAMPLER`.
 
     Args:
-        role: what this process is: `web` or `worker`.
-        slug_of: returns the type of the problem with which an error is answered.
+        role: role of this process: `web` or `worker`.
+        slug_of: returns the problem type of an error.
     """
 
     def __init__(self, role: str, slug_of: Callable[[Exception], str]) -> None:
@@ -75,13 +75,13 @@ class Tracer(Observer):
         self._tracer = provider.get_tracer(NAME)
         self._held = threading.local()
         connection_created.connect(self._trace_statements)
-        # Not `atexit`, which is not called in processes that multiprocessing has started, such as the web processes.
-        # `provider.shutdown` waits for 30 s. What waits less is not public: requirements-trace.in pins the version.
+        # Do not use `atexit`: it does not run in processes of multiprocessing, such as the web processes.
+        # `provider.shutdown` waits for 30 s, so call a private method. requirements-trace.in pins the version.
         Finalize(None, processor._batch_processor.shutdown, (LAST_SPANS_MS,), exitpriority=0)
 
     @contextmanager
     def answering(self, request: Request) -> Iterator[None]:
-        """Trace the answer to a request, as a part of the trace that its client has begun, or as a trace of its own."""
+        """Trace the handling of a request, in the trace that the client has begun or in a new trace."""
         scope = request.scope
         span = self._tracer.start_span(
             f"{scope.method} {SLUG.sub('{slug}', scope.path)}",
@@ -91,7 +91,7 @@ class Tracer(Observer):
             start_time=_wall_clock(request.at),
         )
         with trace.use_span(span, end_on_exit=True):
-            span.add_event("thread")  # What comes before is the wait for a thread.
+            span.add_event("thread")  # The time before this event is the wait for a thread.
             yield
             span.set_attribute("http.response.status_code", request.status)
             if request.status >= 500:
@@ -121,7 +121,7 @@ class Tracer(Observer):
             self._locks().append((span, scope))
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
-        # Locks are released in reverse order, so this is the one that was granted last.
+        # Locks are released in reverse order, so this lock is the one that was granted last.
         span, scope = self._locks().pop()
         span.set_attribute("shop.lost", lost)
         scope.__exit__(None, None, None)
@@ -142,9 +142,9 @@ class Tracer(Observer):
 
     @contextmanager
     def saving(self, traces: Mapping[UUID, str]) -> Iterator[None]:
-        """Trace the save of each order as a part of its own trace.
+        """Trace the saving of a batch, with a span in the trace of each order.
 
-        The statements, which are those of the whole batch, are in the trace of the first order. The others link to it.
+        The statements of the whole batch are in the trace of the first order. The spans of the other orders link to it.
         """
         spans: list[Span] = []
         for order, parent in traces.items():
@@ -170,7 +170,7 @@ class Tracer(Observer):
 
     @contextmanager
     def _span(self, name: str, kind: SpanKind = SpanKind.INTERNAL) -> Iterator[Span]:
-        """Make a span, if it is a part of a trace."""
+        """Make a span if this thread has a recorded trace; otherwise do nothing."""
         if _is_traced():
             with self._tracer.start_as_current_span(name, kind=kind, record_exception=False) as span:
                 yield span
@@ -178,7 +178,7 @@ class Tracer(Observer):
             yield trace.INVALID_SPAN
 
     def _ended_now(self, name: str, seconds: float, about: Mapping[str, Any]) -> None:
-        """Make the span of what has just ended, if it is a part of a trace."""
+        """Make a span of the last `seconds` if this thread has a recorded trace."""
         if _is_traced():
             now = time.time_ns()
             self._tracer.start_span(name, attributes=about, start_time=now - int(seconds * 1e9)).end(now)
@@ -196,21 +196,21 @@ class Tracer(Observer):
     def _trace_statement(self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
         if not _is_traced():
             return execute(sql, params, many, context)
-        # Values are sent apart from the statement, so nothing of a customer is in it.
+        # The statement contains no data of customers, because its values are sent separately.
         about = {"db.system.name": "postgresql", "db.query.text": " ".join(str(sql).split())}
         with self._tracer.start_as_current_span(str(sql).split()[0], kind=SpanKind.CLIENT, attributes=about):
             return execute(sql, params, many, context)
 
 
 class Ids(RandomIdGenerator):
-    """Gives a trace the id that the lines of the log have."""
+    """Gives a trace the same id as the log lines of the request."""
 
     def generate_trace_id(self) -> int:
         return int(log_context.trace.get() or "0", 16) or super().generate_trace_id()
 
 
 def _is_traced() -> bool:
-    """Return whether this thread works on a request or queued order whose trace is recorded."""
+    """Return whether this thread works on a request or a queued order with a recorded trace."""
     return trace.get_current_span().is_recording()
 
 
@@ -219,5 +219,5 @@ def _context(traceparent: str) -> Context:
 
 
 def _wall_clock(monotonic: float) -> int:
-    """Return a moment of the monotonic clock in nanoseconds since 1970."""
+    """Convert a monotonic time in seconds to nanoseconds since 1970."""
     return time.time_ns() - int((time.monotonic() - monotonic) * 1e9)

@@ -1,6 +1,6 @@
-"""Where the shop tells what belongs to a trace: the tracer of this process, if it has one.
+"""Access to the tracer of this process, for the code that is traced.
 
-This file imports nothing of OpenTelemetry, which need not be installed while TRACES is off.
+This module does not import OpenTelemetry, which need not be installed if TRACES is off.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from shop.traces.tracer import Request, Tracer
 
 PURCHASE = re.compile("/api/orders/|/sales/[^/]+/buy/")
-"""Paths of the requests that are traced. In no other one is an order placed, and some paths have secrets in them."""
+"""Paths of the requests that are traced, which place orders. Other paths may contain secrets."""
 
 _tracer: Tracer | None = None
 Placed = TypeVar("Placed")
 
 
 def start(role: str, slug_of: Callable[[Exception], str]) -> None:
-    """Begin to trace what this process does.
+    """Start the tracer of this process.
 
     Args:
-        role: what this process is: `web` or `worker`.
-        slug_of: returns the type of the problem with which an error is answered.
+        role: role of this process: `web` or `worker`.
+        slug_of: returns the problem type of an error.
     """
     global _tracer
-    # Only here: OpenTelemetry need not be installed while traces are off.
+    # Import this here, because OpenTelemetry need not be installed if TRACES is off.
     from shop.traces.tracer import Tracer
 
     _tracer = Tracer(role, slug_of)
@@ -39,14 +39,14 @@ def start(role: str, slug_of: Callable[[Exception], str]) -> None:
 
 
 def answering(request: Request) -> AbstractContextManager[None]:
-    """Trace the answer to a request, if it is one that places an order."""
+    """Trace the handling of a request that places an order; do nothing for other requests."""
     if _tracer is None or request.scope.method != "POST" or not PURCHASE.fullmatch(request.scope.path):
         return nullcontext()
     return _tracer.answering(request)
 
 
 def traced(place: Callable[..., Placed]) -> Callable[..., Placed]:
-    """Decorate a function that places an order for a `sale`: trace it."""
+    """Decorate a function that places an order, so that its call is traced."""
 
     @wraps(place)
     def tracing(*, sale: int, **wanted: object) -> Placed:
