@@ -1,1 +1,1 @@
-"""The life of an order: placed, saved, paid, cancelled, expired."""
+"""The life of an order: placed, saved, paid, returned, cancelled or expired."""

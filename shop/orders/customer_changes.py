@@ -1,4 +1,4 @@
-"""Changes that customers make to their orders: cancel them, and pay in a shop without a payment provider."""
+"""Changes that customers make to their own orders: cancel, and pay where the shop has no payment provider."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from shop.orders.saving import return_units
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An order that is paid, or cancelled.
+    """The result of paying or cancelling an order.
 
     Args:
-        replayed: the order was in that state already, so this call changed nothing.
+        replayed: the order was already paid or cancelled, so this call changed nothing.
     """
 
     order: Order
@@ -31,7 +31,7 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
     """Mark a pending order as paid because its customer says so. Paying again changes nothing.
 
     Raises:
-        ProviderDecides: customers cannot report payments, unless `PAY_WITHOUT_PROVIDER` lets them.
+        ProviderDecides: the shop has a payment provider, or `PAY_WITHOUT_PROVIDER` is not set.
         Order.DoesNotExist: the customer has no such order.
         StillQueued: the order is not saved yet.
         NotPayable: the order was cancelled or rejected, or has expired.
@@ -53,7 +53,7 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
 
 
 def cancel_order(order: UUID, *, customer: int) -> Changed:
-    """End a pending order, and return its units and allowance. Cancelling again changes nothing.
+    """Cancel a pending order, and give its units and allowance back. Cancelling again changes nothing.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.

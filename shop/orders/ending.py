@@ -1,4 +1,4 @@
-"""End many pending orders at once: they expire, or an operator cancels them."""
+"""End many pending orders at once, because their time to pay is over or an operator cancels them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from shop.orders.saving import return_units
 
 
 def end_pending(orders: Sequence[UUID], state: Order.State, *, by: int | None = None) -> list[UUID]:
-    """End those of the orders that are pending, and return their units and allowances, in one transaction.
+    """End those orders that are pending, and give their units and allowances back, in one transaction.
 
-    Orders that another transaction has locked are skipped: it is changing them.
+    Orders that another transaction has locked are skipped, because it is changing them.
 
     Args:
         state: the new state.
-        by: id of the operator who ends them; None for a program of the shop.
+        by: user id of the operator who ends them; None for a program of the shop.
 
     Returns:
-        The ids of the orders that were ended.
+        The ids of the ended orders.
     """
     with transaction.atomic(durable=True):
         pending = Order.objects.select_for_update(skip_locked=True).filter(pk__in=orders, state=Order.State.PENDING)
         mine = list(pending.order_by("pk").values_list("pk", flat=True))
-        # Write the stock before the state. An order that is being placed holds the stock row and waits for the
-        # transaction that has changed the order with the same key; in the other order the two would deadlock.
+        # Write the stock before the state, to avoid a deadlock: the transaction of a new order locks the stock row, and
+        # then waits for a transaction that has written an order with the same key.
         return_units(mine)
         Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=state)
         states.record_endings(mine, state, by=by)

@@ -1,4 +1,4 @@
-"""Errors about an order, for the caller. After any of them, nothing was sold or changed."""
+"""Errors for callers that place or change an order. A call that raises one has sold and changed nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class OrderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChangedPrice:
-    """A product whose price is not the one that the customer was shown.
+    """A product whose price has changed since the customer saw it.
 
     Args:
-        expected: the price that the customer was shown.
-        price: the price now.
+        expected: the price that the customer saw.
+        price: the present price.
     """
 
     product: int
@@ -41,10 +41,10 @@ class UnknownProduct(OrderError):
 
 
 class PriceChanged(OrderError):
-    """The customer was shown other prices than those of the sale now.
+    """Prices of the sale have changed since the customer saw them.
 
     Args:
-        items: the items with another price.
+        items: the products with a changed price.
     """
 
     def __init__(self, items: Sequence[ChangedPrice]) -> None:
@@ -59,29 +59,29 @@ class SaleNotOpen(OrderError):
 
 
 class SalePaused(Refusal):
-    """An operator has paused the sale. The same request may be sent again until the sale goes on."""
+    """An operator has paused the sale. The client may repeat the same request until the sale is resumed."""
 
     def __init__(self, sale: int) -> None:
         super().__init__(f"Sale {sale} is paused.")
 
 
 class NoGuests(OrderError):
-    """The customer is a guest, and the sale is for accounts alone."""
+    """The customer is a guest, and the sale does not allow guests."""
 
     def __init__(self, sale: str) -> None:
         super().__init__(f"{sale} is not open to guests. Nothing was sold.")
 
 
 class StillRunning(OrderError):
-    """This process is placing the customer's order under the same key."""
+    """This process is placing an order of the customer with the same idempotency key at this moment."""
 
 
 class StillQueued(OrderError):
-    """The order is queued; it can be changed once it is saved."""
+    """The order is still queued. It cannot be changed before a worker has saved it."""
 
 
 class KeyReused(OrderError):
-    """The customer has used the idempotency key for a different order."""
+    """The customer has already used the idempotency key for a different order."""
 
 
 class ProviderDecides(OrderError):
@@ -89,12 +89,12 @@ class ProviderDecides(OrderError):
 
 
 class NotPayable(OrderError):
-    """The order is no longer pending."""
+    """The order cannot be paid, because it is no longer pending."""
 
 
 class NotReturnable(OrderError):
-    """The order is not paid, or has fewer units than are to come back."""
+    """The order is not paid, or has fewer units than should be returned."""
 
 
 class NotCancellable(OrderError):
-    """The order is no longer pending."""
+    """The order cannot be cancelled, because it is no longer pending."""

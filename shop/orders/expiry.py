@@ -16,10 +16,10 @@ from shop.orders.ending import end_pending
 
 
 def expire_unpaid(*, batch: int = 100) -> int:
-    """Expire pending orders whose time to pay is over, and return their units and allowances, each once.
+    """Expire pending orders whose time to pay is over, and give their units and allowances back exactly once.
 
     Args:
-        batch: orders in one transaction; rows that another transaction is expiring are skipped.
+        batch: orders in one transaction. Orders that another transaction has locked are skipped.
 
     Returns:
         The number of orders that expired.
@@ -37,7 +37,7 @@ def expire_unpaid(*, batch: int = 100) -> int:
         except DatabaseError as error:
             if is_away(error):
                 raise
-            # One order whose units cannot be returned must not keep the others from expiring.
+            # Expire each order by itself, so that one whose units cannot be returned does not stop the others.
             total += sum(_expire_if_possible(order) for order in ids)
     return total
 

@@ -1,8 +1,8 @@
-"""Order ids. A customer's id tells whether the shop has made it, also when no server knows the order any more.
+"""Make order ids, and recognise them later even if no server has the order any more.
 
-An id is a UUIDv7 whose last 32 bits are a keyed hash of the other bits and of the customer. Redis may lose an order
-before it is saved, and a restored Postgres after that. The hash tells the id of such an order from one that the shop
-has never made, so no list of ids is stored.
+An id is a UUIDv7 whose last 32 bits are a keyed hash of the other bits and of the customer's id. An order can get lost:
+Redis may lose it before it is saved, and Postgres may be restored to an older state. The hash shows that the shop made
+the id for this customer, so no list of ids is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django.conf import settings
 VERSION = 7
 """The version of the UUIDs."""
 HASHED = 4
-"""Bytes of the keyed hash. They protect nothing: who forges them is told that an order of their own was lost."""
+"""Bytes of the keyed hash. A forged hash does no harm: the forger is told that an order of their own was lost."""
 
 
 def new_order_id(customer: int, at: datetime) -> UUID:
@@ -32,7 +32,7 @@ def new_order_id(customer: int, at: datetime) -> UUID:
 
 
 def is_of(order: UUID, customer: int) -> bool:
-    """Return whether `new_order_id` has made this id for this customer."""
+    """Return whether `new_order_id` made this id for this customer."""
     return order.bytes[-HASHED:] == _hash(order.bytes[:-HASHED], customer)
 
 
@@ -42,7 +42,7 @@ def placed_at(order: UUID) -> datetime:
 
 
 def placed_seconds(order: UUID) -> float:
-    """Return the seconds since 1970 that an id says its order was placed at. An id from outside may say anything."""
+    """Return when an order was placed, in seconds since 1970, from its id. A foreign id may contain any value."""
     return (order.int >> 80) / 1000
 
 

@@ -1,4 +1,4 @@
-"""Find an order: by its id, or by the customer's idempotency key. It may be saved, queued or rejected."""
+"""Find an order by its id or by the customer's idempotency key, in Postgres or in the queue in Redis."""
 
 from __future__ import annotations
 
@@ -39,19 +39,20 @@ USED_KEYS = """
 
 
 def find_order(order: UUID, *, customer: int) -> Placed:
-    """Return an order of a customer: saved, queued, or rejected before it could be saved, or lost.
+    """Return an order of a customer, which may be saved, queued, rejected without a row, or lost.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
-        StillQueued: no server knows the order, but it is so new that a worker may just be saving it.
-        StockUnavailable: the order has no row, and Redis does not answer whether it is queued.
+        StillQueued: no server has the order, but it is so new that a worker may be saving it at this moment.
+        StockUnavailable: the order has no row, and Redis does not answer, so it may be queued.
     """
     if (found := _saved(pk=order, customer=customer)) is not None:
         return Placed(found, replayed=True)
     waiting = registry.queued_order(order)
     if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         return _queued(waiting)
-    # A worker may have saved it between the two reads, or another order of the customer has the same key.
+    # Read the row again: a worker may have saved the order since the first read. If another order of the customer has
+    # the same key, read that order instead.
     meanwhile = _saved(pk=(waiting and waiting.existing) or order, customer=customer)
     if meanwhile is None and waiting is not None and waiting.customer == customer:
         meanwhile = _rejected(order, waiting)
@@ -63,12 +64,12 @@ def find_order(order: UUID, *, customer: int) -> Placed:
 
 
 def order_under_key(strategy: Strategy | None, customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
-    """Return the order that already has the key, although a new order would be refused now.
+    """Return the order that an earlier request with the same key has placed.
 
-    The stock, the sale or the offer may have ended since the first request.
+    Call it when a new order is refused: a retry gets its order even after the stock or the sale has ended.
 
     Args:
-        refused: raised when no order has the key.
+        refused: why a new order is refused. It is raised when no order has the key.
 
     Raises:
         KeyReused: the key belongs to a different order.
@@ -78,7 +79,7 @@ def order_under_key(strategy: Strategy | None, customer: int, key: str, body_has
         placed = Placed(found, replayed=True)
     elif strategy is not None and (waiting := strategy.queued_order(customer, key)) is not None:
         placed = _queued(waiting)
-    elif isinstance(refused, Duplicate):  # A worker may have saved it between the two reads.
+    elif isinstance(refused, Duplicate):  # A worker may have saved the order between the two reads above.
         with suppress(Order.DoesNotExist):
             placed = find_order(refused.existing, customer=customer)
     if placed is None:
@@ -89,12 +90,13 @@ def order_under_key(strategy: Strategy | None, customer: int, key: str, body_has
 
 
 def which_are_used(keys: Sequence[RequestKey]) -> list[bool]:
-    """Return for each key whether an order has it.
+    """Return for each request key whether a saved order has it.
 
-    Every refused request asks this, so concurrent requests share one query.
+    Every refused request needs this, so concurrent requests share one query.
     """
     with connection.cursor() as cursor:
-        # Arrays as text, since adapting lists takes longer than the query. Keys have no quote and no backslash.
+        # Pass arrays as text, because adapting lists takes longer than the query. Keys need no escaping, because they
+        # contain no quote and no backslash.
         customers, texts = zip(*keys, strict=True)
         quoted = '","'.join(texts)
         cursor.execute(USED_KEYS, [f"{{{','.join(map(str, customers))}}}", f'{{"{quoted}"}}'])
@@ -103,10 +105,10 @@ def which_are_used(keys: Sequence[RequestKey]) -> list[bool]:
 
 
 def why_never_saved(order: UUID) -> str:
-    """Return why an order without a row never gets one; empty while it may still be saved, or if nobody knows.
+    """Return why an order without a row will never get one; empty if it may still be saved, or if nobody knows.
 
-    Without the customer, this function cannot check that the shop has made the id, so any old UUIDv7 counts as a lost
-    order. A row that a worker writes during the call is not seen: look again.
+    Any old UUIDv7 counts as a lost order, because without the customer's id nobody can tell whether the shop made it. A
+    worker may write the row during this call, so the caller has to look for it once more.
     """
     try:
         waiting = registry.queued_order(order)
@@ -121,18 +123,18 @@ def why_never_saved(order: UUID) -> str:
 
 
 def lock_order(order: UUID, *, customer: int) -> Order:
-    """Return the customer's order, locked in the open transaction. See `states.locked`.
+    """Lock the customer's order in the open transaction, and return it. See `states.locked`.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
-        StillQueued: it is not saved yet.
+        StillQueued: the order is not saved yet.
     """
     with suppress(Order.DoesNotExist):
         return states.locked(order, customer=customer)
     waiting = registry.queued_order(order)
     if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         raise StillQueued("The order is queued. Ask again when it is saved.")
-    # As in `find_order`: a worker may have saved it between the two reads, or another order has the same key.
+    # As in `find_order`: read again, because a worker may have saved the order, or another order has the same key.
     return states.locked((waiting and waiting.existing) or order, customer=customer)
 
 
@@ -144,7 +146,7 @@ def _saved(**of: Any) -> Receipt | None:
 def _queued(waiting: QueuedOrder) -> Placed:
     request = waiting.order
     assert request is not None  # noqa: S101 - for the type checker
-    # A product that was deleted since has no id; its order will be rejected.
+    # A product that was deleted since then gets id 0. The worker will reject its order.
     gone = dict.fromkeys(request.skus, 0)
     ids = {**gone, **dict(Product.objects.filter(sku__in=request.skus).values_list("sku", "pk"))}
     offer = offers.get(request.sale)
@@ -153,7 +155,10 @@ def _queued(waiting: QueuedOrder) -> Placed:
 
 
 def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
-    """Return the receipt of a rejected order without a row: its sale is gone, it cannot be saved, or it is lost."""
+    """Return the receipt of a rejected order that has no row.
+
+    Its sale was deleted, it cannot be saved, or it is lost.
+    """
     return Receipt(
         order,
         waiting.sale,
@@ -168,10 +173,10 @@ def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
 
 
 def _lost(order: UUID, customer: int) -> Receipt:
-    """Return the receipt of an order that the shop has answered and no server knows: a server has lost its data.
+    """Return the receipt of a lost order: the shop has accepted it, but a server has lost its data since.
 
     Raises:
-        StillQueued: a worker may have read it before Redis lost it, and may still save it.
+        StillQueued: a worker may have read the order before Redis lost it, and may still save it.
     """
     if _may_be_being_saved(order):
         raise StillQueued("The shop is looking for this order. Ask again in a moment.")
@@ -187,5 +192,5 @@ def _log_lost(order: UUID, customer: int) -> None:
 
 def _may_be_being_saved(order: UUID) -> bool:
     """Return whether a worker may have read an order before Redis lost it, and may still save it."""
-    # Not as times: an id that the shop has not made may name a year that Python does not know.
+    # Compare seconds, not datetimes: a foreign id may contain a year that Python's datetime cannot represent.
     return clock.now().timestamp() < placed_seconds(order) + settings.RECONCILE_GRACE

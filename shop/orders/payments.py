@@ -1,4 +1,7 @@
-"""Payments for orders. They may come twice, late or out of order; each pays its order once or is to be refunded."""
+"""Payments for orders. Reports of payments may come twice, late or out of order.
+
+Each payment either pays its order once, or a refund is due.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +24,25 @@ from shop.orders.lookup import why_never_saved
 from shop.orders.saving import retake_units
 
 REFERENCES = ("shop_payment_reference", "shop_refund_chargeback")
-"""How the names of the constraints begin that make references unique."""
+"""Prefixes of the names of the constraints that make references unique."""
 
 BY_CUSTOMER = "customer/"
 """Prefix of the references of payments that a customer reports. References of a provider contain no slash."""
 
 
 class PaymentError(Exception):
-    """The payment is not what the shop expects. Nothing was booked; see `shop.orders.unmatched`."""
+    """The payment does not fit its order. Nothing was booked; see `shop.orders.unmatched`."""
 
 
 class UnknownOrder(PaymentError):
-    """There is no such order, or it is still queued. The provider should report the payment again later."""
+    """There is no such order, or the order is still queued. The provider should report the payment again later."""
 
 
 class NeverSaved(PaymentError):
-    """The order has no row and never gets one. An operator settles the payment; the provider need not repeat it."""
+    """The order has no row and will never get one, for example because it is lost. An operator settles the payment.
+
+    The provider need not repeat the report.
+    """
 
 
 class UnknownPayment(PaymentError):
@@ -44,11 +50,11 @@ class UnknownPayment(PaymentError):
 
 
 class ReferenceReused(PaymentError):
-    """The reference belongs to a payment for another order, or of another amount or currency."""
+    """The reference belongs to another payment or chargeback."""
 
 
 class WrongAmount(PaymentError):
-    """The amount is not the total of the order, or not what the shop still has of the payment."""
+    """The amount of a payment is not the total of its order, or that of a chargeback is not what the shop still has."""
 
     def __init__(self, *, expected: Decimal, received: Decimal, what: str = "The order costs") -> None:
         super().__init__(f"{what} {expected:.2f}, not {received:.2f}.")
@@ -57,7 +63,7 @@ class WrongAmount(PaymentError):
 
 
 class WrongCurrency(PaymentError):
-    """The order or the payment is in another currency."""
+    """The currency of the report is not that of the order or payment."""
 
     def __init__(self, *, expected: str, received: str) -> None:
         super().__init__(f"The currency is {expected}, not {received}.")
@@ -67,10 +73,10 @@ class WrongCurrency(PaymentError):
 
 @dataclass(frozen=True, slots=True)
 class ReceivedPayment:
-    """A payment and its outcome.
+    """A recorded payment.
 
     Args:
-        replayed: an earlier call has received it. The answer is the same.
+        replayed: an earlier call has recorded it, with the same result.
     """
 
     payment: Payment
@@ -85,7 +91,7 @@ def receive_payment(
     Args:
         reference: the provider's reference. Repeated calls with the same reference return the same payment.
         currency: code of ISO 4217; None means the currency of the shop, `CURRENCY`.
-        report: the body of the report. If it could not be booked before, this closes its record.
+        report: the body of the provider's report. If an earlier delivery could not be booked, its record is closed.
 
     Raises:
         PaymentError: the payment is refused. Nothing was booked.
@@ -97,7 +103,7 @@ def receive_payment(
         if before is not None:
             if (before.order_id, before.amount, before.currency) != (order, amount, currency):
                 raise ReferenceReused(f"The reference {reference} belongs to another payment.")
-            # An earlier delivery may have been refused, and recorded only after a later one was booked.
+            # Close the record here, too: a refused delivery may be recorded after a later delivery was booked.
             if report is not None:
                 unmatched.close(report)
             return ReceivedPayment(before, replayed=True)
@@ -111,16 +117,16 @@ def receive_payment(
 
 
 def _locked(order: UUID) -> Order:
-    """Return the order locked, see `states.locked`.
+    """Lock an order, and return it. See `states.locked`.
 
     Raises:
-        NeverSaved, UnknownOrder: there is no such order.
+        NeverSaved, UnknownOrder: the order has no row.
     """
     try:
         return states.locked(order)
     except Order.DoesNotExist as error:
         reason = why_never_saved(order)
-        # A worker may have saved it since it was read.
+        # Look for the row again: a worker may have saved the order since the first read.
         if reason and not Order.objects.filter(pk=order).exists():
             raise NeverSaved(reason) from error
         raise UnknownOrder(f"There is no order {order}, or it is still queued.") from error
@@ -129,11 +135,11 @@ def _locked(order: UUID) -> Order:
 def record_payment(order: Order, *, reference: str, amount: Decimal, settled: UnmatchedReport | None = None) -> Payment:
     """Record a payment of the whole order in the open transaction, and mark the order as paid if possible.
 
-    If the order was cancelled or has expired, its units are taken again. If they were sold meanwhile, a refund is due.
+    If the order was cancelled or has expired, its units are taken again. If they are sold by now, a refund is due.
 
     Args:
         order: as `states.locked` returns it.
-        settled: the report of this payment, if an operator has settled it. Then the money is on its way back.
+        settled: the report of this payment, if an operator has settled it. Then the payment is recorded as refunded.
     """
     note, outcome = "", Payment.Outcome.REFUND_DUE
     match order.state:
@@ -175,10 +181,12 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
 
 @contextmanager
 def new_reference(reference: str, kind: str) -> Iterator[None]:
-    """Write a row with a new reference. Two reports with one reference lock different orders, so they may meet here.
+    """Context manager for writing a row with a new reference. It translates the violation of the unique constraint.
+
+    Two concurrent reports with one reference lock different orders, so only the constraint can refuse the second.
 
     Raises:
-        ReferenceReused: another report has used the reference since it was looked for. The caller rolls back.
+        ReferenceReused: a concurrent report has used the reference. The caller rolls back.
     """
     try:
         yield
@@ -190,7 +198,7 @@ def new_reference(reference: str, kind: str) -> Iterator[None]:
 
 
 def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:
-    """Return the payments of which some money is still to be sent back."""
+    """Return the payments with a refund that was not sent yet."""
     return payments.filter(Exists(Refund.objects.filter(payment=OuterRef("pk"), sent_at=None)))
 
 
@@ -201,7 +209,7 @@ def mark_refunded(refund: int, *, by: int) -> bool:
         by: user id of the operator who sent the money.
 
     Returns:
-        False when it is not due: it was recorded before, or a chargeback has replaced it.
+        False if the refund is not due: it was already marked as sent, or a chargeback has replaced it.
     """
     due = Refund.objects.filter(pk=refund, sent_at=None)
     return bool(due.update(sent_at=Now(), sent_by=by))

@@ -1,4 +1,4 @@
-"""Place an order: the only way in, for the API and the pages.
+"""Place an order. The API and the storefront both call `place_order`.
 
 The path of an order: `place_order` → the sale's strategy, which takes the stock → `saving.save` → commit → receipt.
 """
@@ -55,10 +55,10 @@ NO_PRICES: Mapping[int, Decimal] = MappingProxyType({})
 RUNNING = "An order with this key is being placed. Ask again in a moment."
 
 _running: dict[RequestKey, UUID] = {}
-"""The ids of the requests that this process is placing."""
+"""The order id of each request that this process is placing now, by customer and idempotency key."""
 
 FROM_REDIS = ("lua", "lua-queue")
-"""Strategies whose first command takes units in Redis. `segmented-redis` asks for a lock before: that fails first."""
+"""Strategies whose first Redis command takes units. `segmented-redis` first takes a lock, which fails without harm."""
 
 
 @traced
@@ -79,13 +79,13 @@ def place_order(
         customer: the id of the user who buys.
         quantities: units by product id.
         key: the customer's idempotency key; repeated calls with the same key return the same order.
-        expected_prices: prices of one unit that the customer was shown, by product id. The order is placed only at
-            these prices. Products without one are sold at their present price.
-        ticket: the customer's ticket, where the sale has a waiting room.
-        guest: whether the customer is a guest, who buys only where the sale allows it.
+        expected_prices: unit prices that the customer saw, by product id. If one has changed, the order is refused.
+            A product that is not in this mapping is sold at its present price.
+        ticket: the customer's ticket from the waiting room; empty if the sale has no waiting room.
+        guest: whether the customer is a guest, who may only buy if the sale allows guests.
 
     Returns:
-        The order: committed, or queued where the sale's strategy queues.
+        The order. It is committed, or queued if the sale's strategy queues orders.
 
     Raises:
         OrderError, InventoryError, NotAdmitted: nothing was sold. The customer may try the same key again.
@@ -98,7 +98,7 @@ def place_order(
             raise UnknownSale(f"There is no sale {sale}.")
         if guest and not offer.guest_checkout:
             raise NoGuests(offer.name)
-        # In a pause nobody can use their ticket: `place_request` answers that the sale is paused.
+        # Check no ticket during a pause, so that the customer learns from `place_request` that the sale is paused.
         if offer.waiting_room and not offer.paused:
             tickets.require(ticket, offer=offer, customer=customer)
         request = make_request(
@@ -113,9 +113,9 @@ def place_order(
 
 
 def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Placed:
-    """Place a request by a given strategy. See `place_order`, which uses the sale's own."""
-    # A repeated request is refused early while this process places the first one. In another process it waits for the
-    # unique key of the order, which accepts only one of the two, and gets that order.
+    """Place a request with the given strategy. `place_order` calls this with the strategy of the sale."""
+    # If this process is still placing the same request, refuse the repetition early. In another process, the repetition
+    # waits for the unique constraint on the key of the order, and gets the order that was saved.
     log_context.order.set(request.id)
     running = (request.customer, request.key)
     if _running.setdefault(running, request.id) != request.id:
@@ -129,12 +129,13 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
         if strategy.name in FROM_REDIS and redis_connections.breaker.is_open:
-            # Before a unit is asked for: what Redis may have taken would have to be remembered, to be given back.
+            # Refuse before Redis is asked for units. A request that times out may have taken units in Redis, which
+            # would have to be returned later.
             raise StockUnavailable("Redis did not answer a moment ago.")
         with sold_out.remembered(request):
             placement = _place(request, strategy)
     except StockNotLoaded as missing:
-        # This process may have cached the offer before the sale was preheated at all.
+        # If the cached offer is from before the first preheating, the stock may have been loaded since.
         missed_at = request.created_at if offer.preheated else NEVER
         refused = _load_again(offer, missed_at) or missing
         return order_under_key(strategy, request.customer, request.key, request.body_hash, refused)
@@ -148,15 +149,15 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
 
 
 def _place(request: OrderRequest, strategy: Strategy) -> Placement:
-    """Place a request. If Redis knows its key by an order that Postgres has lost, the request takes that order's place.
+    """Place a request. If its key belongs to an order that Postgres has lost, free the key and place it again.
 
-    Postgres may have been restored to a moment before that order. Should a worker save it after all, the unique key in
-    the table lets only one of the two through.
+    Postgres loses such an order when it is restored to an earlier moment, while Redis still has the key. If a worker
+    saves the old order after all, the unique constraint in Postgres accepts only one of the two.
     """
     try:
         return strategy.place(request, save, saved)
     except Duplicate as duplicate:
-        # Ask Redis first: what has left the queue as sold was committed before.
+        # Query Redis before Postgres: an order leaves the queue only after its commit, so it cannot be missed in both.
         lost = (
             strategy.queues
             and registry.queued_order(duplicate.existing) is None
@@ -176,11 +177,11 @@ def make_request(
     key: str,
     expected_prices: Mapping[int, Decimal] = NO_PRICES,
 ) -> OrderRequest:
-    """Return what a customer asks for, at the offer's prices and limits.
+    """Return the order request of a customer, with the prices and limits of the offer.
 
     Raises:
         UnknownProduct: the offer does not include a product.
-        PriceChanged: the offer has another price than the customer expects.
+        PriceChanged: a price of the offer is not the expected one.
     """
     for product in quantities:
         if product not in offer.products:
@@ -204,7 +205,7 @@ def make_request(
 
 
 def hash_of_body(sale: int, quantities: Mapping[int, int], expected_prices: Mapping[int, Decimal] = NO_PRICES) -> str:
-    """Return the hash that tells a retry from a different order under the same key."""
+    """Return a hash of a request's content. It distinguishes a retry from a different order under the same key."""
     body = [sale, sorted(quantities.items())]
     if expected_prices:
         body.append(sorted(expected_prices.items()))
@@ -221,10 +222,10 @@ def _changed_prices(offer: Offer, expected: Mapping[int, Decimal]) -> list[Chang
 
 
 def _refuse_over_limit(request: OrderRequest) -> None:
-    """Refuse a quantity above the limit for one customer, however much stock is left.
+    """Check that no quantity in the request is above the limit per customer.
 
     Raises:
-        OverLimit: for the first such item.
+        OverLimit: an item exceeds its limit. The error names the first such item.
     """
     for item in request.items:
         if item.limit is not None and item.quantity > item.limit:
@@ -233,10 +234,10 @@ def _refuse_over_limit(request: OrderRequest) -> None:
 
 
 def _load_again(offer: Offer, missed_at: datetime) -> OrderError | InventoryError | None:
-    """Load the stock of a sale, unless another process is loading it or has loaded it since `missed_at`.
+    """Load the stock of a sale. Do nothing if another process is loading it, or has loaded it since `missed_at`.
 
     Returns:
-        Why the sale takes no orders, if it was closed or paused after this process cached the offer; otherwise None.
+        An error if the sale was closed or paused after this process cached the offer; otherwise None.
     """
     try:
         preheat_sale(offer.sale, wait=False, missed_at=missed_at)

@@ -1,4 +1,4 @@
-"""Save queued orders: what Celery's workers run."""
+"""Save queued orders in Postgres. Celery's workers call this."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shop.orders.saving import reject, save
 from shop.sold import saved
 
 SHIFT = 2.0
-"""Seconds for which one task saves queued orders. Other tasks, which run every few seconds, need the worker too."""
+"""Seconds after which a task stops saving queued orders, because periodic tasks need the worker, too."""
 
 
 def save_queued(*, shift: float = math.inf) -> int:

@@ -1,4 +1,4 @@
-"""Receipts: what a customer sees of an order, from its row or from the request that will become an order."""
+"""Receipts: what a customer sees of an order. They are made from the order's row or from the order request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RequestKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class ReceiptItem:
-    """Units of one sku, with the name and the price when the order was placed."""
+    """An item of a receipt: units of one sku, with the name and price at the time of the order."""
 
     product: int
     sku: str
@@ -29,13 +29,13 @@ class ReceiptItem:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """An order as its customer sees it. For an order that was just saved it is made without a query.
+    """An order as its customer sees it.
 
     Args:
-        pk: id of the order and of its request.
-        reason: why it was rejected; empty otherwise.
-        items: sorted by sku.
-        payable_from: None while the order is queued and cannot be paid.
+        pk: id of the order, which is also the id of its request.
+        reason: why the order was rejected; empty if it was not.
+        items: the items, sorted by sku.
+        payable_from: the time from which the order can be paid; None while it is queued.
     """
 
     pk: UUID
@@ -55,13 +55,13 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The order that a request, or an earlier request with the same key, has placed.
+    """The result of placing an order: the new order, or the order of an earlier request with the same key.
 
     Args:
-        order: as it was saved, or will be saved by a worker.
-        replayed: an earlier request has placed it.
-        queued: a worker has not saved it yet.
-        place: place in the queue, from 1.
+        order: the receipt.
+        replayed: an earlier request has placed the order.
+        queued: no worker has saved the order yet.
+        place: place in the queue, from 1; None if the order is not queued.
     """
 
     order: Receipt
@@ -71,7 +71,7 @@ class Placed:
 
 
 def of_row(order: Order) -> Receipt:
-    """Return the receipt of a saved order. Prefetch its items and their products to avoid a query."""
+    """Return the receipt of a saved order. Callers prefetch its items and their products to avoid queries here."""
     items = (
         ReceiptItem(item.product.pk, item.product_id, item.name, item.quantity, item.price, item.returned)
         for item in order.items.all()
@@ -90,11 +90,11 @@ def of_row(order: Order) -> Receipt:
 
 
 def of_request(request: OrderRequest, product_ids: Mapping[str, int], *, currency: str, queued: bool) -> Receipt:
-    """Return the receipt of a request that was saved or is queued.
+    """Return the receipt of a request that was just saved or queued, without a query.
 
     Args:
-        product_ids: by sku.
-        currency: of the sale.
+        product_ids: product ids by sku.
+        currency: the currency of the sale.
     """
     return Receipt(
         request.id,

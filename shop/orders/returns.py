@@ -1,6 +1,6 @@
-"""Return paid orders: an operator takes units back, or the provider reports that it took the money back.
+"""Return paid orders: an operator takes units back, or the payment provider reports a chargeback.
 
-Units and allowances come back once, and the money is tracked as a `Refund`.
+Units and allowances come back exactly once, and a `Refund` records the money.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from shop.orders.saving import return_items
 
 @dataclass(frozen=True, slots=True)
 class ReceivedChargeback:
-    """A chargeback.
+    """A recorded chargeback.
 
     Args:
-        replayed: an earlier call has received it. The answer is the same.
+        replayed: an earlier call has recorded it, with the same result.
     """
 
     refund: Refund
@@ -36,21 +36,21 @@ class ReceivedChargeback:
 def return_order(
     order: UUID, *, by: int, returned: Mapping[str, int] | None = None, before: Mapping[str, int] | None = None
 ) -> Decimal:
-    """Take units of a paid order back for an operator, and record their price as due for refund.
+    """Take back units of a paid order, and record a refund of their price as due.
 
     Args:
-        by: id of the operator.
-        returned: how many units of each sku have come back in all, with earlier returns; None means all units. As these
-            are totals, repeating the call changes nothing.
-        before: how many units of each sku had come back when the operator looked, so that two operators who count
-            different units are not taken for one who repeats the call. None means not to compare.
+        by: user id of the operator.
+        returned: units by sku that have come back in total, earlier returns included; None means all units of the
+            order. Because these are totals, repeating the call changes nothing.
+        before: units by sku that had come back when the operator opened the page; None means not to check. With it,
+            the call fails if another operator has recorded a return since.
 
     Returns:
-        The amount that is due for refund by this call.
+        The amount of the refund that this call has made due.
 
     Raises:
         Order.DoesNotExist: there is no such order.
-        NotReturnable: the order is not paid, does not have so many units, or units have come back since `before`.
+        NotReturnable: the order is not paid, has fewer units, or units have come back since the page was opened.
     """
     with transaction.atomic(durable=True):
         mine = states.locked(order)
@@ -69,9 +69,9 @@ def return_order(
 def receive_chargeback(
     reference: str, *, payment: str, amount: Decimal, currency: str | None = None, report: str | None = None
 ) -> ReceivedChargeback:
-    """Record that the provider took back what the shop still has of a payment. An order that it paid is returned.
+    """Record that the provider took back the rest of a payment that the shop still has. A paid order is returned.
 
-    Refunds of the payment that are due and not sent are replaced: the customer has the money.
+    The chargeback replaces refunds of the payment that were due but not sent, because the customer has the money now.
 
     Args:
         reference: the provider's reference of the chargeback. Repeated calls return the same chargeback.
@@ -96,7 +96,7 @@ def receive_chargeback(
             return ReceivedChargeback(before, replayed=True)
         if currency != paid.currency:
             raise WrongCurrency(expected=paid.currency, received=currency)
-        # Lock the refunds, so that an operator cannot mark one as sent that the chargeback replaces.
+        # Lock the refunds, so that no operator marks a refund as sent while the chargeback replaces it.
         refunds = list(paid.refunds.select_for_update())
         kept = paid.amount - sum((each.amount for each in refunds if each.sent_at), Decimal())
         if amount != kept or not amount:
@@ -114,7 +114,7 @@ def receive_chargeback(
 
 
 def _take_back(order: Order, returned: Mapping[str, int] | None = None) -> Decimal:
-    """Take units of a locked order back, and end the order if it has no others. Return the price of these units."""
+    """Take back units of a locked order, and return their price. If no units are left, mark the order as refunded."""
     items = {str(item.product_id): item for item in order.items.all()}
     totals = {sku: item.quantity for sku, item in items.items()} if returned is None else returned
     for sku, total in totals.items():

@@ -1,4 +1,4 @@
-"""Write many orders in few statements: save them, reject them, return their units or take the units again."""
+"""Write many orders in few SQL statements: save or reject them, return their units, or take returned units again."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from shop.models import Order, OrderItem
 from shop.orders.errors import SalePaused
 from shop.sold import saved
 
-# Rows are written in the order of customer, key and id, so that two batches cannot deadlock, and so that the first of
-# two requests with the same key is the one that is saved.
-# A key that the customer has used before conflicts, so neither the order nor its items are written. If the other order
-# is not committed yet, this statement waits for it: the unique index decides in every process and after every crash.
-# Accounts and sales are checked here again, because a token outlives its account and a sale may be closed or postponed
-# after its offer was read. A pause does not concern queued orders, which were taken before it: only these have a
-# `payable_from`. Counting the allowances locks them until the commit; what exceeds a limit is undone first.
-# An order that costs nothing is paid at once: nobody could pay it, so it would expire.
+# Rows are written in the order of customer, key and id. So two batches cannot deadlock, and the first of two requests
+# with the same key is saved.
+# If an order of the customer already has the key, the unique index refuses the new order and no items are written. If
+# the transaction of that other order is still open, this statement waits for its end.
+# Accounts and sales are checked again here: a token may outlive its account, and a sale may be closed or postponed
+# after its offer was read. Queued orders are saved during a pause, too, since they were accepted before it. Only they
+# have a `payable_from`. Counting the allowances locks them until the commit. Before that, `save` removes the orders
+# that exceed a limit.
+# An order with a total of 0 is saved as paid, because nobody pays an amount of 0. A pending one would expire.
 INSERT = """
     WITH request AS (
         SELECT *
@@ -71,8 +72,8 @@ INSERT = """
       FROM placed JOIN item ON request = id JOIN counted USING (sale_id, customer_id, sku)
 """
 
-# If another order has the key, the rejected order gets its own id as its key, so that the customer can still find it by
-# its id. There is no row if the customer or the sale was deleted.
+# If another order has the key, the rejected order gets its own id as its key. So the customer can still find it by its
+# id. No row is written if the customer or the sale was deleted.
 REJECT = """
     WITH request AS (
         SELECT *
@@ -146,7 +147,7 @@ RETURN_ALLOWANCES = """
     UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
 """
 
-# This counts against the present limit of the sale. If a limit is exceeded, the caller rolls back.
+# Count the units again, and return the items that exceed the present limit of the sale. The caller rolls back then.
 COUNT_AGAIN = """
     WITH wanted AS (
         SELECT shop_order.sale_id, customer_id, item.sku, quantity, "limit"
@@ -169,17 +170,16 @@ COUNT_AGAIN = """
 def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = None) -> Mapping[UUID, Refusal]:
     """Write orders, their items and the customers' allowances inside the open transaction.
 
-    This takes one statement for any number of requests, two more if some were not written, one more if sales refused
-    some, and two more if some exceed a limit. Allowances are counted even without a limit, so that a limit set in the
-    middle of a sale includes what was bought before.
+    This takes one statement for any number of requests. If some were not written, it takes two more, and a third if
+    their sale may have refused them. If some exceed a limit, it takes two more. Allowances are counted even without a
+    limit, so that a limit set in the middle of a sale includes earlier orders.
 
     Args:
-        payable_from: the time from which queued orders can be paid, since they are saved only now. None: from the time
-            when each was placed.
+        payable_from: the time from which queued orders can be paid. None means the time at which each was placed.
 
     Returns:
-        Why requests were not written, by request id. `Duplicate` wins over `OverLimit`, because a retry is not a new
-        order.
+        Why requests were not written, by request id. `Duplicate` takes precedence over `OverLimit`, because a retry is
+        not a new order.
     """
     with connection.cursor() as cursor:
         cursor.execute(INSERT, {"requests": msgspec.json.encode(requests).decode(), "payable_from": payable_from})
@@ -224,8 +224,8 @@ def _reasons(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UU
             return Duplicate(order, same=same)
         if request.customer not in active:
             return UnknownCustomer(request.customer)
-        # In the window, only a pause can have refused the request. Do not check whether the sale is still paused: it
-        # may have been resumed since.
+        # If the request was made while the sale was open, only a pause can have refused it. Do not query whether the
+        # sale is paused, because it may have been resumed since.
         opens_at, closes_at = windows.get(request.sale, (request.created_at, request.created_at))
         return SalePaused(request.sale) if opens_at <= request.created_at < closes_at else SaleClosed(request.sale)
 
@@ -235,10 +235,13 @@ def _reasons(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UU
 def _undo_over_limit(
     cursor: CursorWrapper, placed: Sequence[OrderRequest], counted: Mapping[tuple[UUID, str], int]
 ) -> dict[UUID, Refusal]:
-    """Go through the orders in order of arrival, and undo those that exceed a limit.
+    """Delete the orders of a batch that exceed a limit, counting in order of arrival.
 
     Args:
-        counted: the units of the sku that the customer has, including this whole batch, by request id and sku.
+        counted: units that the customer has of the sku, including this whole batch, by request id and sku.
+
+    Returns:
+        `OverLimit` for each deleted order, by request id.
     """
     items = [
         ((request.sale, request.customer, item.sku), request, item) for request in placed for item in request.items
@@ -268,13 +271,13 @@ def _undo_over_limit(
 
 
 def reject(refused: Mapping[OrderRequest, str]) -> None:
-    """Write rejected orders, for requests that Redis has accepted and Postgres refuses, inside the open transaction.
+    """Write rejected orders inside the open transaction, for requests that Redis accepted and Postgres refused.
 
     Rejected orders hold no stock and no allowance. This takes one statement for any number of requests, and one more
-    if another transaction has used one of the keys. A request that was saved in the meantime is left as it is.
+    if another transaction has used one of the keys. Requests that were saved in the meantime stay saved.
 
     Args:
-        refused: the reason of each request, in words for the customer.
+        refused: the reason for each request, as a text for the customer.
     """
     if refused:
         requests = [{**asdict(request), "reason": reason} for request, reason in refused.items()]
@@ -282,8 +285,8 @@ def reject(refused: Mapping[OrderRequest, str]) -> None:
         with connection.cursor() as cursor:
             cursor.execute(REJECT, arguments)
             if cursor.fetchone()[0] < len(requests):
-                # The statement may have waited for an order with the same key to be committed, which it cannot see.
-                # The second statement sees it.
+                # The statement may have waited for the commit of an order with the same key, which is not in its
+                # snapshot. The second statement sees that order.
                 cursor.execute(REJECT, arguments)
 
 
@@ -340,15 +343,15 @@ def _return(returned: Sequence[ReturnedUnits]) -> None:
 def retake_units(order: Order) -> None:
     """Take the units and allowances of a cancelled or expired order again, in the transaction that marks it as paid.
 
-    The caller rolls back when this raises: some of the units may have been taken.
+    The caller rolls back on an error, because some of the units may have been taken.
 
     Raises:
         SoldOut: the units were sold to other customers.
         OverLimit: the customer has reached the limit with other orders.
     """
     items = [RequestItem(str(item.product_id), item.quantity, item.price) for item in order.items.all()]
-    # Lock all stock rows before any segment. Segmented strategies, preheating and closing keep the same order, so none
-    # of them can deadlock with this.
+    # Lock all stock rows before any segment row. Segmented strategies, preheating and closing lock in the same order,
+    # so they cannot deadlock with this.
     stock.lock([item.sku for item in items])
     for item in sorted(items, key=lambda item: item.sku):
         stock.take_from_all(item)

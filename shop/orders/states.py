@@ -10,15 +10,15 @@ from shop.models import Ending, Order
 
 
 class StateConflict(Exception):
-    """Another transaction has changed the order since it was read. Nothing was changed; try again."""
+    """Another transaction has changed the order since it was read. Nothing was changed, so the caller may try again."""
 
 
 def locked(order: UUID, **filters: Any) -> Order:
-    """Return an order with its items, locked: its state cannot change before the open transaction ends.
+    """Lock an order until the end of the open transaction, and return it with its items.
 
-    Lock the order before the stock rows if you like, but write its new state after them. An order that is being placed
-    holds the stock row and waits for a transaction that has written the order with the same key. It does not wait for a
-    transaction that has only locked that order.
+    Callers may lock the order before the stock rows, but have to write its new state after them. The transaction of a
+    new order locks the stock row, and then waits for any transaction that has written an order with the same key. It
+    does not wait for a transaction that has only locked that order.
 
     Args:
         filters: further conditions on the order.
@@ -31,7 +31,7 @@ def locked(order: UUID, **filters: Any) -> Order:
 
 
 def change(order: Order, state: Order.State) -> None:
-    """Write the new state of an order in the open transaction, if its state is still the one that was read.
+    """Write the new state of an order in the open transaction, if its state has not changed since it was read.
 
     Raises:
         StateConflict: the state has changed, because the order was read without a lock. The caller rolls back.
@@ -42,11 +42,11 @@ def change(order: Order, state: Order.State) -> None:
 
 
 def record_endings(orders: Sequence[UUID], state: Order.State, *, by: int | None) -> None:
-    """Write when and by whom orders were ended, in the transaction that has written their new state.
+    """Record when and by whom orders were ended, in the transaction that has written their new state.
 
     This takes one statement for any number of orders.
 
     Args:
-        by: id of the customer or operator; None for a program of the shop.
+        by: user id of the customer or operator; None for a program of the shop.
     """
     Ending.objects.bulk_create([Ending(order_id=order, state=state, by_id=by) for order in orders])

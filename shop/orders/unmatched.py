@@ -1,4 +1,4 @@
-"""Reports of the payment provider that the shop could not book: money that an operator has to settle."""
+"""Reports of the payment provider that the shop could not book. An operator has to settle them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def record(report: str, reason: str) -> UnmatchedReport:
     """Record a report once, however often it is repeated. Call it outside the transaction that refused the report.
 
     Args:
-        report: the body as the provider has signed it.
-        reason: why it was not booked. It replaces the reason of an earlier delivery.
+        report: the signed body of the report.
+        reason: why the report was not booked. It replaces the reason of an earlier delivery.
 
     Returns:
         The record.
@@ -32,12 +32,12 @@ def record(report: str, reason: str) -> UnmatchedReport:
 
 
 def close(report: str) -> UnmatchedReport | None:
-    """Close the record of a report that can be booked now, in the open transaction that books it.
+    """Close the record of a report in the open transaction that books it at last.
 
-    A report for an order that was still queued is booked when the provider repeats it.
+    For example, the order was still queued when the report first arrived, and is saved when the provider repeats it.
 
     Returns:
-        The record if an operator has settled it already: the money must not be booked as kept.
+        The record if an operator has already settled it, so that the caller does not keep the money; else None.
     """
     row = UnmatchedReport.objects.select_for_update().filter(digest=_digest(report)).first()
     if row is None or row.settled_by_id is not None:
@@ -47,7 +47,7 @@ def close(report: str) -> UnmatchedReport | None:
 
 
 def open_reports(reports: QuerySet[UnmatchedReport]) -> QuerySet[UnmatchedReport]:
-    """Return those of the reports that are not settled."""
+    """Return the reports that are not settled."""
     return reports.filter(settled_at=None)
 
 
@@ -58,7 +58,7 @@ def settle(report: int, *, by: int) -> bool:
         by: id of the operator.
 
     Returns:
-        False when it was settled before.
+        False if the report was settled before.
     """
     unsettled = open_reports(UnmatchedReport.objects.filter(pk=report))
     return bool(unsettled.update(settled_at=Now(), settled_by=by))
