@@ -1,4 +1,4 @@
-"""Celery's worker and beat while their broker refuses writes, as a full Redis does: they log that once, and go on."""
+"""Celery's worker and beat, changed so that they survive a broker that refuses writes, and log the outage only once."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from inventory.outages import outages
 from shop import heartbeat
 
 PAUSE = 1.0
-"""Seconds between two tries to connect. Celery itself makes no pause after an answer of the broker."""
+"""Seconds between two attempts to connect. Celery itself does not pause if the broker has responded with an error."""
 TAKING = "Taking tasks from the broker"
 SENDING = "Sending tasks to the broker"
 SET_BACK = 1.0
-"""Seconds by which the clock has to go back to count as set."""
+"""Seconds: a clock that goes back by more was set back by somebody."""
 
 
 def _clock() -> float:
-    """Return the time of the clock minus that of the machine's run, which changes only when the clock is set."""
+    """Return the difference of the wall clock and the monotonic clock, which changes only when the clock is set."""
     return time.time() - time.monotonic()
 
 
 class QuietConsumer(Consumer):
-    """Celery's consumer, which logs the first of several failed tries to connect, and pauses between them.
+    """Celery's consumer, which logs only the first failed attempt to connect, and pauses between attempts.
 
-    It also needs `broker_channel_error_retry`. Without that, the worker ends when the broker refuses a write.
+    The setting `broker_channel_error_retry` is needed, too, or the worker ends when the broker refuses a write.
     """
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
@@ -44,17 +44,17 @@ class QuietConsumer(Consumer):
 
 @heartbeat_sent.connect
 def sign_of_life(sender: Any, **_: Any) -> None:
-    """Tell operators that this worker is alive. Celery sends its own heartbeat every two seconds."""
+    """Record that this worker is alive, each time Celery sends its own heartbeat, which is every two seconds."""
     heartbeat.sign(heartbeat.WORKER, f"{sender.eventer.hostname} {os.getpid()}")
 
 
 class QuietScheduler(PersistentScheduler):
-    """Celery's scheduler. While the broker refuses tasks, it logs the first only; each is sent when it is next due.
+    """Celery's scheduler, which logs only the first refused task. A refused task is sent again when it is next due.
 
-    Each task that was sent also tells operators that beat is alive: `advance_sales` is due every 5 s.
+    Each sent task also records that beat is alive. The most frequent task, `advance_sales`, is due every 5 s.
 
-    Celery compares the time of the last run with the clock. When the clock was set back, also while beat was away, it
-    would send nothing until the clock has caught up: such a time is replaced by the present.
+    When the clock was set back, the time of a task's last run may be in the future. Celery would not send the task
+    until then, so this class replaces such a time by the present time.
     """
 
     def setup_schedule(self) -> None:
@@ -73,7 +73,7 @@ class QuietScheduler(PersistentScheduler):
         for entry in self.schedule.values():
             if entry.last_run_at > now:
                 entry.last_run_at = now
-        self._heap = None  # The next tick makes it again.
+        self._heap = None  # The next tick builds the heap again from the changed times.
 
     def apply_async(self, *arguments: Any, **options: Any) -> Any:
         try:

@@ -1,6 +1,6 @@
-"""The Content-Security-Policy of HTML pages: a browser runs and loads nothing that the shop does not serve itself.
+"""The Content-Security-Policy of HTML pages, which allows browsers to load and run only the shop's own files.
 
-Django 6 has this built in. Until then this is all that is needed: answers of the API are not pages, and pay nothing.
+Django 6 has this built in; this module is for Django 5. Responses of the API need no policy, because they are not HTML.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ STRICT = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-"""For the shop's own pages, which load their own files and nothing else."""
+"""The policy of the storefront, which loads only its own files."""
 ADMIN = f"{PAGES}; script-src 'self' 'unsafe-eval'"
-"""Alpine.js, which the pages of django-unfold use, evaluates the expressions in their attributes."""
+"""The policy of the admin. django-unfold uses Alpine.js, which needs `unsafe-eval` for expressions in attributes."""
 
 
 def with_pictures_from(origins: Iterable[str]) -> str:
@@ -35,18 +35,18 @@ def with_pictures_from(origins: Iterable[str]) -> str:
 
 
 def with_forms_to(origin: str) -> str:
-    """Return the strict policy for a page whose forms may also lead to another origin.
+    """Return the strict policy for a page with a form that redirects to another origin.
 
-    Chromium applies `form-action` to the redirect after a form, so the page has to name where it leads.
+    Chromium also checks the redirect after a form against `form-action`, so the policy must allow its target.
 
     Args:
-        origin: scheme, host and port.
+        origin: scheme, host and port of the target.
     """
     return STRICT.replace("form-action 'self'", f"form-action 'self' {origin}")
 
 
 class ContentSecurityPolicy:
-    """Middleware that sets the policy of a page, unless its view has set a stricter one, as the shop's own pages do."""
+    """Middleware that sets the policy of HTML pages whose view has set none. The storefront's views set their own."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -1,8 +1,7 @@
-"""The door of the shop: a request gets a thread when all of it has arrived, and an answer before its time is over.
+"""The door: the part of the web server that reads the body of a request before the request gets a thread.
 
-Anyone can connect and then send slowly, or nothing. What such a client controls is bounded here, without a thread for
-it: the time and the length of a body, and the time until the answer. granian bounds what comes before: the connection
-and the head of the request.
+Anyone can connect and then send slowly, or nothing. Without using a thread, the door limits the length of a body, the
+time for it, and the time until the response. granian limits the connection and the head of the request before that.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from shop.traces import tracing
 logger = logging.getLogger(__name__)
 
 ALIVE = "/health/live/"
-"""Where this process is asked whether it is alive."""
+"""URL path of the liveness check."""
 
 ORDERS = "/api/orders/"
-"""Where orders are placed. How long that takes is measured."""
+"""URL path at which orders are placed. Metrics measure these requests."""
 
 TICK = 0.25
-"""Seconds between two looks at the deadlines."""
+"""Seconds between two checks of the deadlines."""
 
 TICKS_TO_REPORT = 4
-"""Looks between two reports of how busy this process is."""
+"""Number of checks after which the metrics are told how busy this process is."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,12 +45,12 @@ class Arrived:
     """A request that has arrived completely.
 
     Args:
-        scope: RSGI's description of it.
-        proto: RSGI's protocol, which sends the answer.
+        scope: RSGI's description of the request.
+        proto: RSGI's protocol object, which sends the response.
         body: the whole body.
-        at: when it had arrived, on the monotonic clock.
-        begun: when it got a thread; 0 before.
-        status: status of the answer; 0 before there is one.
+        at: monotonic time of the arrival, in seconds.
+        begun: monotonic time at which the request got a thread; 0 before that.
+        status: status of the response; 0 before there is one.
     """
 
     scope: Any
@@ -66,7 +65,7 @@ class Arrived:
         self.trace = log_context.trace_of(self.scope.headers.get("traceparent", ""))
 
     def note_answer(self, status: int) -> None:
-        """Note the answer. If this is an order request, count it, and how long it took."""
+        """Store the status. For an order request, also record the status and the duration in the metrics."""
         self.status = status
         recorder = recording.recorder()
         if recorder is not None and self.scope.path == ORDERS and self.scope.method == "POST":
@@ -75,17 +74,17 @@ class Arrived:
 
 
 class Door:
-    """Admit requests, each to the next free thread.
+    """Reads requests, and hands each complete one to the next free thread.
 
     Args:
-        application: the WSGI application that answers them.
-        threads: how many requests it answers at a time.
+        application: the WSGI application that handles the requests.
+        threads: number of requests that are handled at the same time.
     """
 
     def __init__(self, application: Application, threads: int) -> None:
         self._application = application
         self._whole: SimpleQueue[Arrived] = SimpleQueue()
-        # By request that has no answer yet: its deadline, and what to do then.
+        # For each request without a response, by its protocol object: the deadline, and the action to run then.
         self._deadlines: dict[Any, tuple[float, Callable[[], object]]] = {}
         self._answering: set[Any] = set()
         self._last_kept_alive = 0.0
@@ -95,23 +94,23 @@ class Door:
         threading.Thread(target=self._watch, name="deadlines", daemon=True).start()
 
     def admit(self, scope: Any, proto: Any) -> None:
-        """Take a request whose head has arrived. This does not block.
+        """Begin to handle a request whose head has arrived. This does not block.
 
         Args:
             scope: RSGI's description of the request.
-            proto: RSGI's protocol, which reads the body and sends the answer.
+            proto: RSGI's protocol object, which reads the body and sends the response.
         """
         headers = scope.headers
         if "transfer-encoding" in headers:
             return self._refuse_after_body(scope, proto, problems.LENGTH_REQUIRED, limits.DISCARDED_BYTES)
-        # granian has checked it, but also accepts a list, such as "5, 5".
+        # granian has checked the header, but it also accepts a list such as "5, 5".
         length = int(headers.get("content-length", "0").partition(",")[0])
         if not length:
-            # Without a thread: a process whose threads all wait for Postgres is alive, and to restart it does not help.
+            # Respond without a thread: a process whose threads all wait for Postgres must not be restarted as dead.
             if scope.path == ALIVE:
                 return self._send(proto, HttpResponse(content_type="text/plain"))
             if scope.path == report.PATH and scope.method == "GET" and _may_read_metrics(scope):
-                # A thread of its own: the metrics are needed most when all others are busy.
+                # Use a new thread, because metrics are needed most when all other threads are busy.
                 return threading.Thread(target=self._report, args=(proto,), name="metrics", daemon=True).start()
             return self._enter(scope, proto, b"")
         if length > limits.BODY_BYTES:
@@ -123,9 +122,10 @@ class Door:
         return None
 
     def close(self) -> None:
-        """Announce the end to clients: answer for `limits.DRAIN` seconds more, and say `Connection: close` each time.
+        """Wait for up to `limits.DRAIN` seconds. Until then, requests are still handled, with `Connection: close`.
 
-        A client that finds its idle connection closed while it sends a request cannot know whether it was read.
+        If idle connections were closed at once, a client that is just sending could not know whether the request was
+        read.
         """
         self._closing = True
         time.sleep(max(0.0, self._last_kept_alive + limits.DRAIN - time.monotonic()))
@@ -134,7 +134,7 @@ class Door:
         if body.cancelled():
             self._refuse(proto, problems.TOO_SLOW)
         elif body.exception():
-            # The client is gone.
+            # The client has closed the connection.
             self._refuse(proto, problems.INVALID, "The body did not arrive completely.")
         else:
             self._enter(scope, proto, body.result())
@@ -145,13 +145,13 @@ class Door:
         self._whole.put(request)
 
     def _limit(self, request: Arrived, problem: problems.Problem) -> None:
-        """Answer a request with this problem when its time is over, unless it has another answer by then."""
+        """Set the deadline of a request, at which the client gets this problem if there is no response yet."""
         self._deadlines[request.proto] = request.at + limits.REQUEST, partial(self._give_up, request, problem)
 
     def _work(self) -> None:
         while True:
             request = self._whole.get()
-            # The thread that takes the entry answers. If it is gone, the request was answered meanwhile.
+            # The thread that removes the entry sends the response. Without an entry, the client already has one.
             if self._deadlines.pop(request.proto, None) is not None:
                 self._limit(request, problems.UNAVAILABLE)
                 self._answering.add(request)
@@ -161,7 +161,7 @@ class Door:
                     with tracing.answering(request):
                         self._answer(request)
                 except Exception:
-                    # Nobody above this thread would answer the client.
+                    # Send a response here, because no caller of this thread would.
                     logger.exception("%s %s failed", request.scope.method, request.scope.path)
                     if self._deadlines.pop(request.proto, None) is not None:
                         request.note_answer(problems.INTERNAL.status)
@@ -179,7 +179,7 @@ class Door:
             headers = self._with_connection(start.headers)
             name = getattr(response.file, "name", None) if isinstance(response, File) else None
             if isinstance(name, str):
-                # granian reads it piece by piece, as fast as the client takes it.
+                # granian reads the file in pieces, as fast as the client reads them.
                 request.proto.response_file(start.status, headers, name)
             elif getattr(response, "streaming", False):
                 _stream(request.proto.response_stream(start.status, headers), response)
@@ -198,15 +198,16 @@ class Door:
         self._send(request.proto, problems.response(problem))
 
     def _refuse(self, proto: Any, problem: problems.Problem, detail: str = "") -> None:
-        """Answer a request whose body was not read to its end. The connection cannot be used again."""
+        """Respond to a request whose body was not read completely, and close the connection, which has unread data."""
         self._send(proto, problems.response(problem, detail, headers={"Connection": "close"}))
 
     def _refuse_after_body(
         self, scope: Any, proto: Any, problem: problems.Problem, length: int, detail: str = ""
     ) -> None:
-        """Read a body that is not wanted, then refuse it.
+        """Read and discard a body, and then refuse the request.
 
-        Otherwise a client that sends the whole body first would find the connection closed and not see the answer.
+        Many clients send the whole body before they read. If the connection were closed earlier, they would not see the
+        response.
         """
         if length > limits.DISCARDED_BYTES or "expect" in scope.headers:
             return self._refuse(proto, problem, detail)
@@ -257,7 +258,7 @@ class Door:
                 _survive(partial(recorder.web_process, busy=len(self._answering), waiting=self._whole.qsize()))
             now = time.monotonic()
             for proto, (deadline, _) in list(self._deadlines.items()):
-                # Another thread may have removed or replaced the action since the list was copied: read it again.
+                # Take the action from the dictionary again: another thread may have removed or replaced it since.
                 if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
                     _survive(due[1])
 
@@ -267,16 +268,16 @@ def _may_read_metrics(scope: Any) -> bool:
 
 
 def _stream(transport: Any, pieces: Iterable[bytes]) -> None:
-    """Send an answer piece by piece, so that no process has to make all of it first.
+    """Send a response piece by piece, so that it is never in memory as a whole.
 
-    granian keeps what the client has not read yet, and does not let this thread wait for it.
+    granian buffers the pieces that the client has not read yet, so this thread does not wait for the client.
     """
     for piece in pieces:
         transport.send_bytes(piece)
 
 
 def _survive(act: Callable[[], object]) -> None:
-    """Do something for one client. If it fails, log it: the thread has to go on for all others."""
+    """Run an action for one client, and log an error, so that the thread survives for the other clients."""
     try:
         act()
     except Exception:

@@ -1,7 +1,4 @@
-"""Read settings from the environment and check them.
-
-A setting that cannot be used is reported by its name when the settings are loaded, not where it is first used.
-"""
+"""Read settings from environment variables and check them, so that wrong ones are reported when a process starts."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ from redis import Redis
 env = environ.Env()
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 SHORTEST_KEY = 50
-"""Characters of a secret key, as `manage.py check --deploy` demands."""
+"""Minimum length of a secret key in characters, as `manage.py check --deploy` demands."""
 YEAR = 365 * 24 * 3600
-"""Seconds: no duration is longer. Far longer ones would leave the range of dates."""
+"""Maximum duration in seconds. Much longer durations would exceed the range of Python's dates."""
 WEB_ADDRESS = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?/[^?#\s]*", re.IGNORECASE)
 ORIGIN = re.compile(r"https?://[\w.-]+(:\d+)?", re.ASCII)
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 def integer(name: str, *, default: int, minimum: int, maximum: int = 1_000_000) -> int:
-    """Return a whole number.
+    """Return a setting that is a whole number.
 
     Raises:
         ImproperlyConfigured: the value is not a whole number from `minimum` to `maximum`.
@@ -40,7 +37,7 @@ def integer(name: str, *, default: int, minimum: int, maximum: int = 1_000_000) 
 
 
 def seconds(name: str, *, default: float, minimum: float, maximum: float = YEAR) -> float:
-    """Return a duration in seconds, which may have a fraction.
+    """Return a setting that is a duration in seconds, which may have a fraction.
 
     Raises:
         ImproperlyConfigured: the value is not a number from `minimum` to `maximum`.
@@ -54,10 +51,10 @@ def seconds(name: str, *, default: float, minimum: float, maximum: float = YEAR)
 
 
 def boolean(name: str, *, default: bool) -> bool:
-    """Return whether something is switched on.
+    """Return a setting that is true or false.
 
     Raises:
-        ImproperlyConfigured: the value is none of `BOOLEANS`. environ alone would take any other word for false.
+        ImproperlyConfigured: the value is not in `BOOLEANS`. django-environ would treat any other word as false.
     """
     text = env.str(name, default="") or str(default)
     if (value := BOOLEANS.get(text.lower())) is None:
@@ -66,19 +63,19 @@ def boolean(name: str, *, default: bool) -> bool:
 
 
 def require_packages(name: str, requirements: str, module: str) -> None:
-    """Check that the packages which a setting needs are installed.
+    """Check that the packages that a setting needs are installed.
 
     Args:
-        name: of the setting.
-        requirements: file that names the packages.
-        module: one that they bring.
+        name: name of the setting.
+        requirements: requirements file with the packages.
+        module: a module of these packages, to look for.
 
     Raises:
-        ImproperlyConfigured: they are not installed.
+        ImproperlyConfigured: the packages are not installed.
     """
     try:
         found = find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that the module is in
+    except ModuleNotFoundError:  # The parent package of the module is missing.
         found = False
     if not found:
         raise ImproperlyConfigured(
@@ -88,10 +85,10 @@ def require_packages(name: str, requirements: str, module: str) -> None:
 
 
 def currency(name: str, *, default: str) -> str:
-    """Return a currency code of three capitals.
+    """Return a setting that is a currency code of three capitals.
 
     Raises:
-        ImproperlyConfigured: the value is not one.
+        ImproperlyConfigured: the value is not such a code.
     """
     code = str(env.str(name, default=default))
     if not re.fullmatch("[A-Z]{3}", code):
@@ -100,10 +97,10 @@ def currency(name: str, *, default: str) -> str:
 
 
 def log_level(name: str, *, default: str) -> str:
-    """Return a level of Python's `logging` in capitals.
+    """Return a setting that is a level of Python's `logging`, in capitals.
 
     Raises:
-        ImproperlyConfigured: the value is none of `LOG_LEVELS`.
+        ImproperlyConfigured: the value is not in `LOG_LEVELS`.
     """
     text = env.str(name, default=default)
     if (level := str(text).upper()) not in LOG_LEVELS:
@@ -112,10 +109,10 @@ def log_level(name: str, *, default: str) -> str:
 
 
 def choice(name: str, *, default: str, choices: tuple[str, ...]) -> str:
-    """Return one of some words.
+    """Return a setting that is one of the words in `choices`.
 
     Raises:
-        ImproperlyConfigured: the value is none of them.
+        ImproperlyConfigured: the value is another word.
     """
     text = str(env.str(name, default=default))
     if text.lower() not in choices:
@@ -127,7 +124,7 @@ def email(name: str, *, default: str) -> dict[str, Any]:
     """Return Django's settings for the mail server at a URL.
 
     Raises:
-        ImproperlyConfigured: it is not such a URL. It is not shown, because it may contain a password.
+        ImproperlyConfigured: the value is not such a URL. The message omits it, because it may contain a password.
     """
     with suppress(ValueError, ImproperlyConfigured):
         config = dict(env.email_url_config(env.str(name, default=default)))
@@ -140,7 +137,7 @@ def email(name: str, *, default: str) -> dict[str, Any]:
 
 
 def web_address(name: str, *, default: str) -> str:
-    """Return the URL of a web page, or an empty text.
+    """Return a setting that is the URL of a web page, or an empty text.
 
     Raises:
         ImproperlyConfigured: the value is not an http or https URL with a host and a path, or has a query or fragment.
@@ -152,10 +149,10 @@ def web_address(name: str, *, default: str) -> str:
 
 
 def redis_url(name: str, *, default: str) -> str:
-    """Return the URL of a Redis, or an empty text.
+    """Return a setting that is the URL of a Redis server, or an empty text.
 
     Raises:
-        ImproperlyConfigured: the value is not such a URL. It is not shown, because it may contain a password.
+        ImproperlyConfigured: the value is not such a URL. The message omits it, because it may contain a password.
     """
     url = str(env.str(name, default=default))
     if url and not _is_redis(url):
@@ -167,10 +164,10 @@ def redis_url(name: str, *, default: str) -> str:
 
 
 def redis_urls(name: str, *, default: list[str]) -> list[str]:
-    """Return the URLs of several Redis servers.
+    """Return a setting that is a list of URLs of Redis servers.
 
     Raises:
-        ImproperlyConfigured: one of the values is not such a URL. They are not shown.
+        ImproperlyConfigured: a value is not such a URL. The message omits it.
     """
     urls = [str(url) for url in env.list(name, default=default)]
     for number, url in enumerate(urls, start=1):
@@ -183,7 +180,7 @@ def redis_urls(name: str, *, default: list[str]) -> list[str]:
 
 
 def origin(name: str, *, default: str) -> str:
-    """Return an origin, which is a scheme and a host without a path, or an empty text.
+    """Return a setting that is an origin (scheme and host without a path), or an empty text.
 
     Raises:
         ImproperlyConfigured: the value is not an origin.
@@ -195,7 +192,7 @@ def origin(name: str, *, default: str) -> str:
 
 
 def origins(name: str, *, default: list[str]) -> list[str]:
-    """Return origins: a scheme and a host, without a path.
+    """Return a setting that is a list of origins. See `origin`.
 
     Raises:
         ImproperlyConfigured: one of the values is not an origin.
@@ -213,12 +210,12 @@ def database(name: str, url: str) -> dict[str, Any]:
     """Return Django's configuration for the Postgres at a URL.
 
     Raises:
-        ImproperlyConfigured: it is not such a URL. It is not shown, because it may contain a password.
+        ImproperlyConfigured: the value is not such a URL. The message omits it, because it may contain a password.
     """
-    # Ignore the warnings and errors of environ, which may show a part of the password.
+    # Suppress the warnings and errors of django-environ, because they may show a part of the password.
     with suppress(ValueError), warnings.catch_warnings(action="ignore"):
         config = dict(env.db_url_config(url))
-        # environ takes an unknown scheme, such as postgresql+psycopg, for the name of an engine.
+        # django-environ uses an unknown scheme, such as postgresql+psycopg, as the name of an engine.
         if str(config.get("ENGINE")).endswith((".postgresql", ".postgis")):
             return config
     raise ImproperlyConfigured(

@@ -1,4 +1,4 @@
-"""Call a WSGI application for a request that granian delivers by RSGI."""
+"""Translate between RSGI, granian's interface, and WSGI, Django's interface."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import IO, Any
 Headers = list[tuple[str, str]]
 Application = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
-# As many names as clients send in practice. Others are converted each time, so that no client can fill the memory.
+# Maximum number of header names in the cache. Clients send fewer in practice. The limit keeps a client from filling the
+# memory with made-up names.
 NAMES = 256
 _names = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
 
 
 class File:
-    """The `wsgi.file_wrapper`: an answer that is a file."""
+    """The `wsgi.file_wrapper`: a response body that is a file."""
 
     def __init__(self, file: IO[bytes], block_size: int = 0) -> None:
         self.file = file
@@ -56,7 +57,7 @@ def environ(scope: Any, body: bytes) -> dict[str, Any]:
         "SERVER_PROTOCOL": f"HTTP/{scope.http_version}",
         "REMOTE_ADDR": client_address(scope),
         "REQUEST_METHOD": scope.method,
-        # WSGI wants bytes as characters.
+        # WSGI demands a str whose characters are the bytes of the path.
         "PATH_INFO": path if path.isascii() else path.encode().decode("latin-1"),
         "QUERY_STRING": scope.query_string,
         "wsgi.url_scheme": scope.scheme,
@@ -64,9 +65,9 @@ def environ(scope: Any, body: bytes) -> dict[str, Any]:
     }
     for header, value in scope.headers.items():
         if "_" in header:
-            continue  # WSGI could not tell X_Forwarded_For from X-Forwarded-For, which only the proxy may set.
+            continue  # WSGI names X_Forwarded_For and X-Forwarded-For alike, but only the proxy may set the latter.
         name = _names.get(header) or _name(header)
-        # A header that is sent twice is one list; cookies have a separator of their own.
+        # Join the values of a repeated header with a comma, and those of cookies with a semicolon.
         found[name] = value if name not in found else f"{found[name]}{';' if name == 'HTTP_COOKIE' else ','}{value}"
     if "HTTP_HOST" not in found:
         found["HTTP_HOST"] = scope.authority or ""
@@ -74,7 +75,7 @@ def environ(scope: Any, body: bytes) -> dict[str, Any]:
 
 
 def client_address(scope: Any) -> str:
-    """Return the IP address of the connection."""
+    """Return the IP address of the client or proxy that has opened the connection."""
     return str(scope.client.rpartition(":")[0].strip("[]"))
 
 
@@ -86,7 +87,7 @@ def _name(header: str) -> str:
 
 
 class StartResponse:
-    """The `start_response` of WSGI, which keeps what it is given."""
+    """The `start_response` of WSGI, which stores the status and the headers."""
 
     status = 500
     headers: Headers

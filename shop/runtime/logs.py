@@ -1,4 +1,4 @@
-"""The log as JSON, a line for each record."""
+"""Format log records as JSON, one line per record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shop import log_context
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message and process; trace, order, task and exception if known."""
+    """Formats a record as JSON: time, level, logger, message and process; trace, order, task and exception if known."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line of a record."""
@@ -32,11 +32,11 @@ class JsonFormatter(logging.Formatter):
             "exception": self.formatException(record.exc_info) if record.exc_info else "",
         }
         line |= {name: value for name, value in known.items() if value}
-        # Not msgspec: it refuses half of a surrogate pair, which a client may send.
+        # Do not use msgspec: it refuses half of a surrogate pair, which a client may send.
         return json.dumps(line)
 
 
 def _order_of(record: logging.LogRecord) -> str:
-    """Return the order that a record names, or else the one that its thread works on."""
+    """Return the order id in the arguments of a record, or else the order that its thread works on."""
     named = [value for value in record.args if isinstance(value, UUID)] if isinstance(record.args, tuple) else []
     return str(named[0] if named else log_context.order.get() or "")

@@ -1,4 +1,4 @@
-"""Measuring and tracing a process of the shop: when it starts, and after it has reconciled."""
+"""Start the metrics and traces of a process, and record the results of reconciliations in the metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shop.traces import tracing
 
 
 def start(role: str) -> None:
-    """Begin to count what this process does, unless METRICS is off, and to trace it, if TRACES is on.
+    """Start the metrics of this process if METRICS is on, and its traces if TRACES is on.
 
     Args:
         role: `web`, `worker` or `beat`.
@@ -38,6 +38,6 @@ def _slug_of(error: Exception) -> str:
 
 
 def reconciled(done: Reconciled) -> None:
-    """Note what reconciling has found and repaired."""
+    """Record the result of a reconciliation in the metrics."""
     if (recorder := recording.recorder()) is not None:
         recorder.reconciled(at=time.time(), broken=len(done.after), repairs=len(done.repairs), drift=done.units)

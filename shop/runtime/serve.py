@@ -1,4 +1,4 @@
-"""How to start the web server: its size, and what is checked before."""
+"""Prepare the start of the web server: its command line, its limits, and checks of port and migrations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections
 from django.db.migrations.executor import MigrationExecutor
 
 FILES = 512
-"""Maximum number of files that a web process opens, apart from the connections of its clients."""
+"""Maximum number of files that a web process opens in addition to the connections of its clients."""
 
 
 def web_environment() -> dict[str, str]:
-    """Return the environment variables that the web processes need: they have a pool of connections to Postgres."""
+    """Return the environment variables of the web processes. They set the size of the pool of Postgres connections."""
     return {"DATABASE_POOL": str(settings.WEB_DATABASE_CONNECTIONS)}
 
 
@@ -34,21 +34,22 @@ def web_command(host: str, port: int, application: str = "shop.runtime.wsgi:appl
 
 
 def allowed_connections() -> int:
-    """Return how many connections a web process can accept: WEB_CONNECTIONS, or fewer if it may not open enough files.
+    """Return how many client connections a web process can accept.
 
-    If it accepted more, idle connections would use up the files that it needs for Postgres and Redis.
+    This is WEB_CONNECTIONS, or less if the process may not open enough files. Otherwise idle connections would use up
+    the open files that it needs for Postgres and Redis.
     """
     allowed = allow_files(settings.WEB_CONNECTIONS + FILES)
     return min(settings.WEB_CONNECTIONS, max(allowed - FILES, allowed // 2))
 
 
 def allow_files(wanted: int) -> int:
-    """Raise the limit of open files of this process and its children, up to the hard limit.
+    """Raise the soft limit of open files of this process and its children, up to the hard limit.
 
-    The soft limit is often 1,024 and the hard limit far above.
+    The soft limit is often 1,024, and the hard limit is far higher.
 
     Returns:
-        The new limit, or `wanted` if there is none.
+        The new limit, or `wanted` if there is no limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -58,8 +59,8 @@ def allow_files(wanted: int) -> int:
 
 
 def migrated() -> bool:
-    """Return whether all migrations are applied. If the database does not answer, assume that they are."""
-    # Use a new connection and close it: the web server replaces this process.
+    """Return whether all migrations are applied. If Postgres does not answer, return True."""
+    # Use a new connection and close it, because the web server replaces this process.
     with suppress(Error), closing(connections.create_connection(DEFAULT_DB_ALIAS)) as connection:
         executor = MigrationExecutor(connection)
         return not executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -67,7 +68,9 @@ def migrated() -> bool:
 
 
 def refuse_busy_port(host: str, port: int) -> None:
-    """Check that the port is free: a second web server on the same port starts silently and takes half of the requests.
+    """Check that the port is free.
+
+    A second web server on a used port would start without an error, and get half of the requests.
 
     Raises:
         CommandError: the port is in use or cannot be used. The exit status is 2, because 1 means broken stock.

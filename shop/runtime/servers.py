@@ -1,4 +1,4 @@
-"""Which Postgres and Valkey the shop uses, the project's own or given ones, and whether they answer."""
+"""The states of Postgres and Valkey: the project's own, or those that DATABASE_URL and REDIS_URL name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shop.look import look
 
 
 def given() -> dict[str, str]:
-    """Return the setting that gives the address of each server; empty for a server that the project runs itself."""
+    """Return for each server the name of the setting with its URL; empty for the project's own server."""
     return {
         "postgres": "" if getattr(settings, "DATABASE_IS_OURS", True) else "DATABASE_URL",
         "valkey": "" if getattr(settings, "REDIS_IS_OURS", True) else "REDIS_URL",
@@ -23,18 +23,18 @@ def given() -> dict[str, str]:
 
 
 def ours() -> list[str]:
-    """Return the servers that the project runs itself."""
+    """Return the names of the servers that the project runs itself."""
     return [name for name, setting in given().items() if not setting]
 
 
 def clusters(folder: RunFolder) -> list[str]:
-    """Return the clusters that run in a folder."""
+    """Return the names of the clusters that run in a run folder."""
     owner = folder.ownership.owner()
     return [name for name in CLUSTERS if owner is not None and name in owner.runs]
 
 
 def statuses(folder: RunFolder) -> list[Status]:
-    """Return the states of Postgres and Valkey, and of the clusters that run."""
+    """Return the states of Postgres, Valkey and the running clusters."""
     own = {server.name: server for server in supervisor.status(folder, runs=ours())}
     optional = supervisor.status(folder, runs=clusters(folder))
     return [own.get("postgres") or _given_postgres(), own.get("valkey") or _given_valkey(), *optional]
@@ -51,7 +51,7 @@ def require_answers(found: Sequence[Status]) -> None:
     """Check that all servers answer, and that the settings fit them.
 
     Raises:
-        ServerError: the message says what to do.
+        ServerError: a server does not answer, or a setting is wrong. The message says what to do.
     """
     if wrong := " ".join(server.wrong for server in found if server.wrong):
         raise ServerError(wrong)

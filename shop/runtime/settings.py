@@ -1,6 +1,6 @@
-"""Django settings. Each is read from the environment variable of the same name. Nothing is started here.
+"""Django settings. Most are read from the environment variable of the same name.
 
-Without DATABASE_URL and REDIS_URL the project uses its own servers in the run folder (see `manage.py servers`).
+Without DATABASE_URL and REDIS_URL the shop uses the project's own servers in the run folder (see `manage.py servers`).
 """
 
 from datetime import timedelta
@@ -31,7 +31,7 @@ REDIS_IS_OURS = not REDIS_URL
 
 # Secrets
 
-# Signs tokens and sessions. While both servers are the project's own, it is generated and kept in the run folder.
+# Key that signs tokens and sessions. If both servers are the project's own, it is generated and kept in the run folder.
 SECRET_KEY = env.str("SECRET_KEY", default="")
 if not SECRET_KEY:
     if not (DATABASE_IS_OURS and REDIS_IS_OURS):
@@ -45,48 +45,49 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
         f"SECRET_KEY must have at least {environment.SHORTEST_KEY} characters. Generate one: "
         'python3 -c "import secrets; print(secrets.token_hex(32))"'
     )
-# Shared with the payment provider, which signs its messages. If empty, no order can be paid.
+# Secret shared with the payment provider, which signs its messages with it. If empty, no order can be paid.
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
-# Page of the payment provider, to which the order page leads: http://127.0.0.1:8010/pay/ for `manage.py provider`.
+# Page of the payment provider, to which the order page links: http://127.0.0.1:8010/pay/ for `manage.py provider`.
 PAYMENT_PAGE = environment.web_address("PAYMENT_PAGE", default="")
 if PAYMENT_PAGE and not PAYMENT_SECRET:
     raise ImproperlyConfigured("PAYMENT_PAGE needs PAYMENT_SECRET, which signs what a buyer is to pay there.")
-# Without PAYMENT_SECRET, let customers mark their own orders as paid, to try the shop.
+# If PAYMENT_SECRET is empty, let customers mark their own orders as paid, to try the shop.
 PAY_WITHOUT_PROVIDER = environment.boolean("PAY_WITHOUT_PROVIDER", default=False)
 
 # Web
 
 # Show errors with all details in the browser. Use it only on your own machine.
 DEBUG = environment.boolean("DEBUG", default=False)
-# Host names that the shop answers to, separated by commas.
+# Host names of the shop, separated by commas. Requests with another Host header get status 400.
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
-# Origins of the admin behind a proxy, separated by commas: https://shop.example
+# Origins of the shop behind a proxy, for Django's CSRF check, separated by commas: https://shop.example
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
-# Number of reverse proxies in front of the shop. Guesses of passwords, and visitors of the lab, are limited by IP
-# address, which is taken from the X-Forwarded-For header that they set, or from the connection if there is none.
+# Number of reverse proxies in front of the shop. The IP address of a client, by which password guesses and visitors of
+# the lab are limited, is taken from their X-Forwarded-For header. With 0 proxies, it is taken from the connection.
 NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0, maximum=100)
-# A proxy in front of the shop serves it by HTTPS alone, and sets the headers X-Forwarded-Proto, -Host and -For. Cookies
-# are then sent by HTTPS only, plain HTTP is redirected, browsers remember that, and NUM_PROXIES is at least 1.
+# Set this if a proxy serves the shop only by HTTPS and sets the headers X-Forwarded-Proto, -Host and -For. Cookies are
+# then sent only by HTTPS, plain HTTP is redirected, HSTS is on, and NUM_PROXIES is at least 1.
 HTTPS = environment.boolean("HTTPS", default=False)
-# Origins of pictures of products, such as https://pictures.example, separated by commas. The shop's own need no entry.
+# Other origins of product pictures, such as https://pictures.example, separated by commas.
 PICTURE_ORIGINS = environment.origins("PICTURE_ORIGINS", default=[])
-# Web page of the code's repository, to which the head of each page leads: https://git.example/shop. If empty, no link.
+# Web page of the code's repository, such as https://git.example/shop. All pages link to it. If empty, there is no link.
 REPOSITORY_URL = environment.web_address("REPOSITORY_URL", default="")
-# Threads of a web process.
+# Number of threads in a web process.
 WEB_THREADS = environment.integer("WEB_THREADS", default=16, minimum=1, maximum=1000)
-# Web processes.
+# Number of web processes.
 WEB_PROCESSES = environment.integer("WEB_PROCESSES", default=2, minimum=1, maximum=1000)
-# Open connections that a web process accepts, including idle ones. Further clients wait until one is closed.
+# Maximum number of open client connections of a web process, including idle ones. Further clients wait.
 WEB_CONNECTIONS = environment.integer("WEB_CONNECTIONS", default=8192, minimum=1)
-# Connections to Postgres that the threads of a web process share. Waiting for one of these is cheaper than waiting for
-# a row in Postgres: with 4 for 16 threads the shop sells more, and the slowest answers take less than half the time.
+# Number of connections to Postgres that the threads of a web process share. Waiting for a connection is cheaper than
+# waiting for a row lock: with 4 for 16 threads the shop sells more, and the slowest responses take less than half the
+# time.
 WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", default=4, minimum=1, maximum=1000)
-# Connections in the pool of a process; 0 for no pool. `manage.py serve` sets it. Commands use one connection at a time,
-# and Celery closes a pool after every task, so neither needs a pool.
+# Size of the connection pool of a process; 0 for no pool. `manage.py serve` sets it. Commands use one connection at a
+# time, and Celery closes a pool after every task, so they need no pool.
 DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0, maximum=1000)
-# A pooler such as PgBouncer stands between the shop and Postgres, in transaction or session mode. Then the shop relies
-# on no session of Postgres: it prepares no statements, and `session-lock`, `insert-lock` and `lock-table` cannot be
-# chosen. The limits on waiting are set on the database role of the web servers, and `manage.py serve` checks them.
+# Set this if the shop reaches Postgres through a pooler such as PgBouncer (transaction or session mode). The shop then
+# needs no session of its own: it prepares no statements, and `session-lock`, `insert-lock` and `lock-table` cannot be
+# chosen. Set the time limits on the database role of the web servers; `manage.py serve` checks them.
 DATABASE_POOLER = environment.boolean("DATABASE_POOLER", default=False)
 if DATABASE_POOLER and DATABASE_IS_OURS:
     raise ImproperlyConfigured("DATABASE_POOLER needs DATABASE_URL: the project's own Postgres has no pooler.")
@@ -97,61 +98,61 @@ if DATABASE_POOLER and DATABASE_IS_OURS:
 LAB_ENABLED = environment.boolean("LAB_ENABLED", default=False)
 if LAB_ENABLED and DATABASE_POOLER:
     raise ImproperlyConfigured("LAB_ENABLED needs a Postgres without DATABASE_POOLER: its sandboxes rely on sessions.")
-# Schedules of the lab that run at the same time, each with a Redis database and a Postgres database of its own.
+# Number of schedules of the lab that can run at the same time, each with its own Redis and Postgres database.
 LAB_SANDBOXES = environment.integer("LAB_SANDBOXES", default=2, minimum=1, maximum=1000)
 
 # Orders
 
-# Currency of new sales, and of payments that are reported without one: a code of ISO 4217.
+# Default currency of new sales and of reported payments: a code of ISO 4217.
 CURRENCY = environment.currency("CURRENCY", default="EUR")
 # Seconds in which an order must be paid.
 ORDER_TTL = environment.integer("ORDER_TTL", default=900, minimum=1, maximum=environment.YEAR)
-# Order requests that a customer may send in a second.
+# Maximum number of order requests of a customer in a second.
 ORDER_RATE = environment.integer("ORDER_RATE", default=10, minimum=1)
 # Seconds for which a web process caches a sale.
 OFFER_TTL = environment.seconds("OFFER_TTL", default=1.0, minimum=0)
-# Seconds for which a web process refuses orders for a sku that was sold out, before it asks again.
+# Seconds for which a web process refuses orders for a sold-out sku before it checks the stock again.
 SOLD_OUT_TTL = environment.seconds("SOLD_OUT_TTL", default=0.25, minimum=0)
-# Seconds before a sale opens at which its stock is preheated.
+# Seconds before the opening of a sale at which its stock is loaded (preheated).
 PREHEAT_LEAD = environment.seconds("PREHEAT_LEAD", default=60.0, minimum=0)
-# Seconds after which units reserved for an order that was never saved are released. Longer than any request takes.
+# Seconds after which units that are reserved for an unsaved order are released. It must be longer than any request.
 RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, minimum=0)
 
 # Accounts
 
-# Wrong passwords for one account within 15 minutes, on all pages together; then its log-ins are answered 429. An IP
-# address from which it has logged in within 7 days has this number for itself.
+# Maximum number of wrong passwords for one account within 15 minutes. Then log-ins to it get status 429. An IP address
+# from which the account has logged in within 7 days has its own count.
 GUESSES_PER_ACCOUNT = environment.integer("GUESSES_PER_ACCOUNT", default=10, minimum=1)
-# Wrong passwords from one IP address within 15 minutes, for all accounts together.
+# Maximum number of wrong passwords from one IP address within 15 minutes, for all accounts together.
 GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, minimum=1)
-# Seconds for which an access token is valid. For so long it can still place orders after its user has signed out
-# everywhere or has a new password.
+# Seconds for which an access token is valid. Until then it can place orders, even after its user has signed out
+# everywhere or changed the password.
 ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=1, maximum=environment.YEAR)
 
 # Mails
 
-# Mail server: smtp+tls://user:password@host:587 or smtp+ssl://user:password@host:465. By default mails are printed.
+# Mail server: smtp+tls://user:password@host:587 or smtp+ssl://user:password@host:465. The default prints mails.
 globals().update(environment.email("EMAIL_URL", default="consolemail://"))
 # Sender of the mails to customers.
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="shop@localhost")
-# Address of the shop in mails: https://shop.example. If empty, their links lead to the host that the request has named.
+# Origin of links in mails: https://shop.example. If empty, they lead to the host in the request, which can be forged.
 PUBLIC_URL = environment.origin("PUBLIC_URL", default="")
 # Seconds that a thread waits for the mail server.
 EMAIL_TIMEOUT = 10
 
 # Strategies
 
-# Seconds after which the stock lock of a dead holder expires. Living holders renew it.
+# Seconds after which a stock lock expires if its holder has died. A holder that is alive renews it.
 STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, minimum=0.1, maximum=LONGEST_SECONDS)
-# Seconds that an order waits for a stock lock before it is answered with 503.
+# Seconds that an order waits for a stock lock. After that the client gets status 503.
 STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0, maximum=LONGEST_SECONDS)
-# Segments into which `segmented-lock` and `segmented-redis` split the stock of a sku; as many orders can run at the
-# same time. To change it during a sale, restart the web processes one after the other, then preheat the sale again.
+# Number of segments into which `segmented-lock` and `segmented-redis` split the stock of a sku. As many orders can run
+# at the same time. To change it during a sale, restart the web processes one by one, then preheat the sale again.
 STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1, maximum=1000)
-# Let `lua-queue` sell although Redis may evict keys or restart without them (see `maxmemory-policy` and `appendonly`):
-# orders that were answered 202 are then lost. Without this consent such a sale is not preheated.
+# Allow `lua-queue` although Redis may lose keys by eviction or a restart (`maxmemory-policy`, `appendonly`), and with
+# them queued orders, whose customers got status 202. Without this setting such a sale is not preheated.
 QUEUED_ORDERS_MAY_BE_LOST = environment.boolean("QUEUED_ORDERS_MAY_BE_LOST", default=False)
-# The strategies below can be chosen when their setting is not empty.
+# Servers of the strategies below. A sale can choose one of them only if its setting is not empty.
 # `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
 REDLOCK_URLS = environment.redis_urls("REDLOCK_URLS", default=[])
 # `etcd-lock`: http://host:2379
@@ -159,21 +160,21 @@ ETCD_URL = env.str("ETCD_URL", default="")
 # `zookeeper-lock`: host:2181,host:2181/path
 ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
 # `file-lock`, for a shop on one machine: a folder from which no other program deletes files. It is created if its
-# parent exists. The default is in the run folder while the database is the project's own, and empty otherwise.
+# parent exists. The default is in the run folder if Postgres is the project's own, and empty otherwise.
 LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 
 # Metrics
 
 # Count what web servers, workers and beat do, for Prometheus, at `/metrics`.
 METRICS = environment.boolean("METRICS", default=True)
-# Token with which `/metrics` is read from elsewhere. If empty, it is read from this machine only.
+# Token to read `/metrics` from other machines. If empty, only this machine can read it.
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
-# Folder in which the processes of this machine keep their shared counts. It is created if its parent exists. The
-# default is in the run folder.
+# Folder in which the processes of this machine store their metrics. It is created if its parent exists. The default is
+# in the run folder.
 METRICS_FOLDER = env.str("METRICS_FOLDER", default="") or str(RUN_FOLDER.path / "metrics")
 
-# Send traces of orders to an OpenTelemetry collector. OTEL_EXPORTER_OTLP_ENDPOINT says where it is. This needs the
-# packages of requirements-trace.txt.
+# Send traces of orders to the OpenTelemetry collector at OTEL_EXPORTER_OTLP_ENDPOINT. This needs the packages in
+# requirements-trace.txt.
 TRACES = environment.boolean("TRACES", default=False)
 if TRACES:
     environment.require_packages("TRACES", "requirements-trace.txt", "opentelemetry.exporter.otlp.proto.http")
@@ -213,8 +214,8 @@ MIDDLEWARE = [
     "shop.admin.checked.NoNulMiddleware",
     "allauth.account.middleware.AccountMiddleware",
 ]
-# The middleware that the addresses below /api/ need: they have no session and no form. docs/performance.md says how
-# much CPU time the shorter chain saves.
+# Middleware for URLs below /api/, which have no sessions and no forms. docs/performance.md says how much CPU time the
+# shorter list saves.
 API_MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "shop.runtime.csp.ContentSecurityPolicy",
@@ -222,7 +223,7 @@ API_MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "shop.pages.error_pages.NotNowMiddleware",
 ]
-# No redirects: an order that is posted without the last slash would become a GET of the list.
+# Do not redirect to URLs with a slash: a redirect would turn a POST to /api/orders into a GET of the list of orders.
 APPEND_SLASH = False
 ROOT_URLCONF = "shop.runtime.urls"
 WSGI_APPLICATION = "shop.runtime.wsgi.application"
@@ -257,11 +258,11 @@ DATABASES: dict[str, dict[str, Any]] = {
 DATABASES["default"]["OPTIONS"] = {
     **postgres.CONNECTION,
     **DATABASES["default"].get("OPTIONS", {}),
-    # Let Postgres prepare repeated statements. Values are sent separately.
+    # Let Postgres prepare repeated statements, and send the values separately.
     "server_side_binding": True,
     "prepare_threshold": None if DATABASE_POOLER else 3,
-    # Open all connections at the start, not in the first second of a sale. `timeout`: seconds that a request waits for
-    # a connection before it is answered with 503.
+    # Open all connections at the start, not in the first second of a sale. `timeout` is the time in seconds that a
+    # request waits for a connection. After that the client gets status 503.
     "pool": {
         "min_size": DATABASE_POOL,
         "max_size": DATABASE_POOL,
@@ -272,11 +273,11 @@ DATABASES["default"]["OPTIONS"] = {
     else False,
 }
 
-# A cursor in the server outlives its transaction, and so the pooler's connection.
+# Behind a pooler, use no server-side cursors: the next statement may reach a connection without that cursor.
 DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = DATABASE_POOLER
 
 if DATABASE_POOL and not DATABASE_POOLER:
-    # After these the web server answers a request with 503. `options` in DATABASE_URL override them.
+    # When one of these time limits ends a statement, the client gets 503. `options` in DATABASE_URL override them.
     DATABASES["default"]["OPTIONS"]["options"] = " ".join(
         [
             *(f"-c {name}={seconds}s" for name, seconds in limits.POSTGRES.items()),
@@ -289,7 +290,7 @@ CACHES = {
     "default": {
         "BACKEND": "django_redis.cache.RedisCache",
         "LOCATION": REDIS_LOCATION,
-        # No retries: a script that was sent and not answered may have run. Its caller decides how to ask again.
+        # Do not retry: a script without a response may have run. Only its caller knows how to repeat it safely.
         "OPTIONS": {
             "CONNECTION_POOL_CLASS": "shop.redis_connections.ConnectionPool",
             "CONNECTION_POOL_KWARGS": {
@@ -303,13 +304,13 @@ CACHES = {
 
 CELERY_BROKER_URL = REDIS_LOCATION.replace("unix://", "redis+socket://")
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
-# When Redis refuses a write, as a full one does, let the worker connect again. By default it ends.
+# Let the worker connect again when Redis refuses a write, for example because it is full. By default the worker exits.
 CELERY_BROKER_CHANNEL_ERROR_RETRY = True
 CELERY_WORKER_CONSUMER = "shop.runtime.broker:QuietConsumer"
 CELERY_BEAT_SCHEDULER = "shop.runtime.broker:QuietScheduler"
 CELERY_TASK_IGNORE_RESULT = True
-# Saving has a queue of its own, so that the tasks of beat do not wait behind its wake-ups: a worker takes from both
-# queues in turn. It fetches only as many tasks as it has free threads.
+# Tasks that save orders have their own queue, so that the tasks of beat do not wait behind them: a worker takes tasks
+# from both queues in turn. It fetches only as many tasks as it has free threads.
 CELERY_TASK_QUEUES: dict[str, dict[str, str]] = {"celery": {}, "saving": {}}
 CELERY_TASK_ROUTES = {"shop.runtime.tasks.save_queued_orders": {"queue": "saving"}}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
@@ -317,8 +318,8 @@ CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {
         "task": "shop.runtime.tasks.expire_unpaid_orders",
         "schedule": timedelta(seconds=10),
-        # A task that no worker has started within a minute is dropped: a later one does the same. Shorter times would
-        # drop every task of a beat whose clock is some seconds behind the worker's.
+        # Drop a task that no worker has started within a minute, because a later one does the same. A shorter time
+        # would drop all tasks if the clock of beat is some seconds behind the worker's.
         "options": {"expires": 60},
     },
     "reconcile": {
@@ -351,18 +352,18 @@ if HTTPS:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     USE_X_FORWARDED_HOST = True
     SECURE_SSL_REDIRECT = True
-    # Health checks ask the web server itself, without the proxy.
+    # Health checks reach the web server directly by plain HTTP, not through the proxy.
     SECURE_REDIRECT_EXEMPT = [r"^health"]
     SECURE_HSTS_SECONDS = 31_536_000
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = LANGUAGE_COOKIE_SECURE = True
-# HSTS for subdomains, and an entry in the browsers' lists, would also affect hosts that are not the shop's. The owner
-# of the domain decides about them.
+# These two checks demand HSTS for subdomains and in the browsers' preload lists. That would affect hosts outside the
+# shop, so the owner of the domain has to decide.
 SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
-# Bodies: the web server refuses longer ones, and nothing is uploaded, so no file is written for one.
+# The web server refuses longer bodies. There are no uploads, so Django needs no handler that writes files.
 DATA_UPLOAD_MAX_MEMORY_SIZE = limits.BODY_BYTES
 FILE_UPLOAD_HANDLERS: list[str] = []
-# The page of a form that is refused because its token is not the one of this browser.
+# View for a form whose CSRF token does not belong to this browser.
 CSRF_FAILURE_VIEW = "shop.pages.error_pages.form_refused"
 
 # REST API
@@ -403,7 +404,8 @@ SPECTACULAR_SETTINGS = {
 
 LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "sales"
-# The pages of accounts are those of django-allauth. Its own backend is not used: passwords have one guard.
+# The pages of accounts are those of django-allauth. Its authentication backend is not used, so that every password is
+# checked by `GuardedBackend`.
 SESSION_ENGINE = "shop.accounts.sessions"
 AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
 PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
@@ -423,13 +425,13 @@ ACCOUNT_FORMS = {
 }
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*"]
-# A log-in needs a confirmed address. The answer to a sign-up does not tell whether the address has an account; a log-in
-# afterwards does, so allauth limits sign-ups by address.
+# A log-in needs a confirmed e-mail address. A sign-up does not reveal whether the address has an account,
+# but a log-in after it does. So allauth limits sign-ups per IP address.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
-# An account has one address. A new one replaces it once it is confirmed, and the old one is told.
+# An account has one e-mail address. A new one replaces it when it is confirmed, and the old address gets a mail.
 ACCOUNT_CHANGE_EMAIL = True
 ACCOUNT_EMAIL_NOTIFICATIONS = True
-# Ask for the password again before the address is changed.
+# Demand the password again before the e-mail address is changed.
 ACCOUNT_REAUTHENTICATION_REQUIRED = True
 ACCOUNT_REAUTHENTICATION_METHODS = {"password"}
 ACCOUNT_EMAIL_SUBJECT_PREFIX = ""
@@ -437,12 +439,11 @@ ACCOUNT_EMAIL_CONFIRMATION_AUTHENTICATED_REDIRECT_URL = "account"
 ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_LOGOUT_REDIRECT_URL = "home"
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
-# GUESSES_PER_ACCOUNT and GUESSES_PER_ADDRESS limit log-ins. All other limits are those of allauth.
+# Disable allauth's limits on log-ins: GUESSES_PER_ACCOUNT and GUESSES_PER_ADDRESS limit them. Keep its other limits.
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": None}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
-# Languages of the pages. The pages choose the language, not a middleware, so that the answers of the API do not
-# depend on it.
+# Languages of the storefront. Its views choose the language, not a middleware, so that the API always uses English.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
 FORMAT_MODULE_PATH = ["shop.formats"]
@@ -458,7 +459,7 @@ UNFOLD = {
     "SITE_HEADER": "Last Unit",
     "SITE_SUBHEADER": "All times in UTC",
     "SITE_SYMBOL": "inventory_2",
-    # The blue of the shop's own pages.
+    # The blue of the storefront.
     "COLORS": {
         "primary": {
             "50": "#eef4fb",
@@ -479,14 +480,15 @@ UNFOLD = {
     "SIDEBAR": {"navigation": "shop.admin.sidebar.navigation"},
 }
 
-# The log of web servers, workers and beat: text, or json for one JSON object a line.
+# Format of the log of web servers, workers and beat: `text`, or `json` for one JSON object per line.
 LOG_FORMAT = environment.choice("LOG_FORMAT", default="text", choices=("text", "json"))
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"text": {}, "json": {"()": "shop.runtime.logs.JsonFormatter"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
-    # Do not log refused requests: there may be ten thousand a second. A 503 that needs a person logs its own line.
+    # Do not log each refused request: there may be ten thousand per second. Code that responds with a 503 for which an
+    # operator must act logs its own line.
     "filters": {
         "not_refused": {
             "()": "django.utils.log.CallbackFilter",
@@ -495,9 +497,9 @@ LOGGING = {
     },
     "loggers": {
         "django.request": {"level": "ERROR", "filters": ["not_refused"]},
-        # The mistake of a client is in its answer. Logged, with a traceback of 2 kB, it would let anyone fill the disk.
+        # Do not log mistakes of clients: they see them in the response, and tracebacks would let anyone fill the disk.
         "django.security": {"level": "CRITICAL"},
-        # While Redis is full, it warns each second, with a traceback, that its keys were not renewed.
+        # While Redis is full, this logger would write a warning with a traceback each second.
         "kombu.transport.redis": {"level": "ERROR"},
     },
     # LOG_LEVEL: DEBUG, INFO, WARNING, ERROR or CRITICAL.

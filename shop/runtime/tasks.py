@@ -1,4 +1,4 @@
-"""Celery tasks. Their work is read from the tables and the queue, so a lost or repeated task does no harm."""
+"""Celery tasks. They find their work in Postgres and the order queue, so a lost or repeated task does no harm."""
 
 import logging
 from collections.abc import Iterator
@@ -27,14 +27,14 @@ from shop.sales import lifecycle
 logger = logging.getLogger(__name__)
 
 BROKER_ERRORS = (KombuError, OperationalError, OSError, RedisError)
-"""Errors of sending a task."""
+"""Errors that can occur when a task is sent."""
 
 
 @contextmanager
 def outages_logged(work: str) -> Iterator[None]:
-    """Log when the work of a task begins to fail because of a server, and when it is done again. Beat tries it again.
+    """Context manager that logs when a task begins to fail because a server is away, and when it works again.
 
-    Otherwise Celery would log a traceback for every try.
+    Celery itself would log a traceback for every attempt. Beat starts the task again later.
     """
     try:
         yield
@@ -61,7 +61,7 @@ def advance_sales() -> None:
 
 @shared_task
 def forget_old_sessions() -> None:
-    """Delete the sessions of browsers that have expired, and guests without an order whose session was one of them."""
+    """Delete expired browser sessions, and guests without an order whose session has expired."""
     with outages_logged("Deleting old sessions"):
         SessionStore.clear_expired()
         forget_old_guests()
@@ -69,22 +69,22 @@ def forget_old_sessions() -> None:
 
 @shared_task(bind=True, max_retries=8)
 def save_queued_orders(self: Any) -> int:
-    """Save queued orders. Beat also starts this task, for orders whose wake-up was lost."""
+    """Save queued orders. Queuing an order starts this task. Beat starts it, too, in case that failed."""
     try:
         with outages_logged("Saving queued orders"):
             return save_queued(shift=SHIFT)
         if self.request.retries < self.max_retries:
             self.retry(countdown=1)
     except BROKER_ERRORS:
-        pass  # Redis is away, which is also the broker. Beat starts the task when it is back.
+        pass  # Redis, which is also the broker, is away. Beat starts the task again later.
     return 0
 
 
 @shared_task
 def reconcile() -> int:
-    """Repair what crashed processes have left inconsistent between Redis and Postgres, and audit before and after.
+    """Repair differences between Redis and Postgres that crashed processes have left, and check the conservation law.
 
-    Repairs and the results of the audits are logged.
+    Repairs and broken skus are logged.
     """
     with outages_logged("Reconciling"):
         done = reconcile_and_audit()
@@ -96,10 +96,7 @@ def reconcile() -> int:
 @worker_init.connect
 @beat_init.connect
 def refuse_wrong_settings(**_: Any) -> None:
-    """End the worker or beat if the settings do not fit the Postgres that answers.
-
-    The limits on waiting are not checked, because only the web server needs them.
-    """
+    """Exit if the settings do not fit Postgres. The time limits are not checked: only the web server needs them."""
     if wrong := look(limits.POSTGRES_CONNECT, web=False).wrong:
         raise SystemExit(wrong)
 
@@ -107,7 +104,7 @@ def refuse_wrong_settings(**_: Any) -> None:
 @after_setup_logger.connect
 @after_setup_task_logger.connect
 def format_log(logger: logging.Logger, **_: Any) -> None:
-    """Let Celery, which has formats of its own, write the log in LOG_FORMAT."""
+    """Make Celery write its log in LOG_FORMAT instead of its own format."""
     if settings.LOG_FORMAT == "json":
         for handler in logger.handlers:
             handler.setFormatter(JsonFormatter())
@@ -115,24 +112,24 @@ def format_log(logger: logging.Logger, **_: Any) -> None:
 
 @worker_init.connect
 def measure_worker(**_: Any) -> None:
-    """Begin to count what this worker does."""
+    """Start the metrics of this worker."""
     measuring.start("worker")
 
 
 @beat_init.connect
 def measure_beat(**_: Any) -> None:
-    """Let the metrics show that beat runs."""
+    """Start the metrics of beat."""
     measuring.start("beat")
 
 
 @worker_ready.connect
 def look_for_queued_orders(**_: Any) -> None:
-    """Save orders that a dead worker has left in the queue, without waiting for beat."""
+    """Start saving when a worker is ready, because a dead worker may have left orders in the queue."""
     save_queued_orders.delay()
 
 
 def wake_worker(**_: Any) -> None:
-    """Tell Celery that orders are queued. If that fails, beat starts the task within seconds."""
+    """Start the task that saves queued orders. If the broker fails, beat starts the task within seconds."""
     try:
         save_queued_orders.apply_async(retry=False, expires=60)
     except BROKER_ERRORS as error:

@@ -1,4 +1,4 @@
-"""The URLs of the whole project. The lab is named by string, because the shop must not import it."""
+"""The URLs of the whole project. Those of the lab are included by name, because the shop must not import the lab."""
 
 from django.conf import settings
 from django.contrib import admin
@@ -14,12 +14,12 @@ from shop.api.health import Ready, Started
 
 
 def nothing(request: HttpRequest) -> HttpResponse:
-    """Answer as at an unknown address."""
+    """Respond with 404, as for an unknown URL."""
     raise Http404
 
 
 urlpatterns = [
-    # First: Django compares an address with one after the other.
+    # Keep the most frequent URLs first, because Django tries them in this order.
     path("api/", include("shop.api.urls")),
     path("", include("shop.pages.urls")),
     path("health", Ready.as_view()),
@@ -29,7 +29,7 @@ urlpatterns = [
     path("admin/locks/", admin.site.admin_view(held_locks), name="admin_locks"),
     path("admin/locks/release/", admin.site.admin_view(release_by_force), name="admin_lock_release"),
     path("admin/password_change/", admin.site.admin_view(change_own_password), name="password_change"),
-    # Switch off unfold's search. No page offers it, and it fails with an odd page number and without Redis.
+    # Disable unfold's search. No page links to it, and it fails if the page number is wrong or Redis is away.
     path("admin/search/", admin.site.admin_view(nothing)),
     path("admin/autocomplete/", admin.site.admin_view(Autocomplete.as_view(admin_site=admin.site))),
     path("admin", RedirectView.as_view(pattern_name="admin:index")),
@@ -45,5 +45,5 @@ handler400 = "shop.pages.error_pages.bad_request"
 handler403 = "shop.pages.error_pages.forbidden"
 handler404 = "shop.pages.error_pages.not_found"
 handler500 = "shop.pages.error_pages.internal"
-# django-allauth calls this one.
+# django-allauth calls this view when a rate limit is reached.
 handler429 = "shop.pages.account.too_many_requests"

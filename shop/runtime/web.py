@@ -1,8 +1,8 @@
-"""The web server: granian, with the shop's door in each of its worker processes.
+"""The web server: granian, whose worker processes hand each request to `shop.runtime.door`.
 
-granian's own WSGI worker gives a request a thread before its body has arrived, without a limit of time. So this one is
-made of the parts of its RSGI worker. They are not documented as public: requirements.in pins granian, and
-tests/shop/test_door.py asks for all that is used. docs/adr/0008-whole-requests.md says why, and what else was measured.
+granian's own WSGI worker gives a request a thread before its body has arrived, and sets no time limit. So this module
+builds a worker from the parts of granian's RSGI worker. These parts are not a public interface, so requirements.in pins
+granian, and tests/shop/test_door.py checks each part. docs/adr/0008-whole-requests.md has the reasons and figures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class CallAtOnce:
-    """What granian takes for an event loop: it runs each callback in the thread that has its result."""
+    """A stand-in for an event loop. It runs each callback at once, in the thread that calls it."""
 
     @staticmethod
     def call_soon(callback: Callable[..., object], *arguments: Any, context: Any = None) -> None:
@@ -37,7 +37,7 @@ class CallAtOnce:
 
 
 class Scheduler(CallbackScheduler):
-    """Hands each request to the door, in place of starting a coroutine for it."""
+    """Hands each request to the door. granian's own scheduler would start a coroutine for it."""
 
     def __new__(cls, admit: Callable[[Any, Any], None]) -> Scheduler:
         return super().__new__(cls, CallAtOnce, admit, None, None, None)
@@ -65,8 +65,8 @@ def work(
     http1: Any,
     *rest: Any,
 ) -> None:
-    """Answer requests until the process is told to stop."""
-    # Django has been set up by the application.
+    """Handle requests until the process gets a signal to stop."""
+    # Import these here: loading the application has set up Django, which they need.
     from shop.runtime import measuring
     from shop.runtime.door import Door
 
@@ -97,17 +97,17 @@ def work(
 
 
 def _listener(specification: Any, shared: Any) -> Any:
-    """Return the listening socket of this process. A client that does not read its answer loses the connection."""
+    """Return the listening socket of this process, with a timeout for clients that do not read their response."""
     listener = shared or specification.build()
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # The connections that it accepts inherit the option. macOS has none like it.
+        # Accepted connections inherit this option from the listening socket. macOS has no such option.
         with socket.socket(fileno=os.dup(listener.get_fd())) as view:
             view.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNREAD * 1000)
     return listener
 
 
 def _default_signals() -> None:
-    """Let a signal end this process, which was just forked: it inherits handlers that do nothing here."""
+    """Restore the default signal handlers in a forked process, because the parent's handlers do nothing here."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
@@ -126,7 +126,7 @@ def main() -> None:
     }.items():
         parser.add_argument(f"--{name}", type=int, required=True, help=text)
     options = parser.parse_args()
-    # A worker that is told to stop while it still imports the shop must not miss it.
+    # Block signals during a fork, so that a worker does not miss a signal to stop while it imports the shop.
     os.register_at_fork(
         before=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS),
         after_in_parent=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS),
@@ -139,15 +139,15 @@ def main() -> None:
         interface=Interfaces.WSGI,
         workers=options.processes,
         blocking_threads=options.threads,
-        # Open connections, not requests. With one for each thread, idle browser connections would shut out all others.
+        # This limits open connections, not requests. With one per thread, idle browser connections would use up all.
         backpressure=options.connections,
         runtime_mode=RuntimeModes.mt,
-        # The only mode in which a connection that sends nothing is closed.
+        # Use HTTP/1, the only mode in which granian closes a connection that sends nothing.
         http=HTTPModes.http1,
         http1_settings=HTTP1Settings(header_read_timeout=limits.HEAD * 1000, max_buffer_size=limits.HEAD_BYTES),
         websockets=False,
         log_level=LogLevels.error,
-        # Without these, one dead worker ends the server, and a stuck one never ends.
+        # Without these options, one dead worker ends the server, and a stuck worker never ends.
         respawn_failed_workers=True,
         workers_kill_timeout=limits.STOP,
     ).serve(spawn_target=work)

@@ -1,4 +1,4 @@
-"""The WSGI application, which `manage.py serve` runs. The API has a shorter chain of middleware than the pages."""
+"""The WSGI application that `manage.py serve` runs. The API has fewer middleware classes than the pages."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ from django.urls import reverse  # noqa: E402
 
 
 class Chain(WSGIHandler):
-    """Django's handler with a chain of middleware of its own.
+    """Django's WSGI handler with a given list of middleware.
 
     Args:
         middleware: dotted paths, as in `settings.MIDDLEWARE`.
@@ -28,7 +28,7 @@ class Chain(WSGIHandler):
         super().__init__()
 
     def load_middleware(self, is_async: bool = False) -> None:  # noqa: FBT001, FBT002 - the name is Django's
-        # Django reads the chain from the settings, and from nowhere else.
+        # Replace the setting during the call, because Django reads the middleware only from there.
         every = settings.MIDDLEWARE
         settings.MIDDLEWARE = self.middleware
         try:
@@ -38,10 +38,10 @@ class Chain(WSGIHandler):
 
 
 class Application:
-    """Hands a request to the chain of its path.
+    """Hands a request to the handler for its path.
 
     Args:
-        chains: the middleware of the paths that begin with a prefix. All other paths have `settings.MIDDLEWARE`.
+        chains: lists of middleware by path prefix. All other paths use `settings.MIDDLEWARE`.
     """
 
     def __init__(self, chains: Mapping[str, list[str]]) -> None:
@@ -57,8 +57,8 @@ class Application:
 
 application = Application({"/api/": settings.API_MIDDLEWARE})
 
-# Load the URLs and all the code behind them now, so that no customer waits for it. Then exclude all objects that exist
-# from garbage collection: going through a hundred thousand of them again and again would delay every request.
+# Load the URLs and their code now, so that no customer waits for it. Then exclude all existing objects from garbage
+# collection: scanning a hundred thousand of them again and again would delay requests.
 reverse("health")
 gc.collect()
 gc.freeze()
