@@ -1,1 +1,1 @@
-"""Accounts: who may log in, how often they may guess a password, and how long their tokens last."""
+"""Accounts: log-in, sign-up, the limits on password guesses, browser sessions, and tokens of the API."""

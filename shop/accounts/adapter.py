@@ -1,4 +1,4 @@
-"""Differences from django-allauth: limits on password guesses, and a limit on threads that send mails."""
+"""Changes to django-allauth: limits on password guesses, and a limit on the threads that send mails."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ from shop.accounts.errors import MailNotSent, NameTaken
 from shop.accounts.guesses import address_of, forgive
 
 MAILING = "Sending mails"
-"""The work that fails while the mail server is away."""
+"""Name in the log of the work that fails while the mail server is away."""
 LIMITING = "Limiting sign-ups and mails"
-"""The work that fails while Redis is away: pages that send mails are refused then.
+"""Name in the log of the work that fails while Redis is away.
 
-Redis is asked before each mail is sent.
+Redis counts each mail before it is sent, so the pages that send mails fail then.
 """
 
 LINKS = ("activate_url", "password_reset_url", "signup_url")
-"""What django-allauth calls the addresses in its mails."""
+"""The names of the links in the contexts of django-allauth's mail templates."""
 
-# A mail server may take seconds to answer. The threads that wait for it cannot take orders.
+# A mail server may take seconds to answer, and a thread that waits for it cannot take orders. So only a quarter of the
+# threads may send mails.
 _sending = BoundedSemaphore(max(1, settings.WEB_THREADS // 4))
 
 
 class AccountAdapter(DefaultAccountAdapter):
-    """The hooks of django-allauth."""
+    """The shop's adapter for django-allauth, which calls these methods at log-in, at sign-up and to send mails."""
 
     error_messages = {
         **DefaultAccountAdapter.error_messages,
@@ -56,10 +57,8 @@ class AccountAdapter(DefaultAccountAdapter):
     def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
         """Return the user with these credentials, or None.
 
-        A wrong password counts towards the same limits as in the API and the admin.
-
-        An e-mail address stands for the user name of the account that has confirmed it. So a log-in by e-mail counts
-        against the same account.
+        A wrong password counts towards the same limits as in the API and the admin. This also holds for a log-in by
+        e-mail address, which is replaced by the user name of its account.
 
         Raises:
             TooManyGuesses, TriesUnderWay, HashingBusy: the password was not checked.
@@ -69,7 +68,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return user if isinstance(user, User) else None
 
     def get_client_ip(self, request: HttpRequest) -> str:
-        """Return the address by which allauth limits requests: the same as for guesses of passwords."""
+        """Return the IP address of the client. allauth limits requests by it, as the shop limits password guesses."""
         return address_of(request)
 
     def get_login_stages(self) -> list[str]:
@@ -79,7 +78,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return reverse("account")
 
     def clean_username(self, username: str, shallow: bool = False) -> str:  # noqa: FBT001, FBT002 - allauth's
-        """Check a new user name. It cannot be the e-mail address of somebody else."""
+        """Check a new user name. It must not contain an @, so that nobody takes another person's e-mail address."""
         if "@" in username:
             raise self.validation_error("username_with_at")
         return str(super().clean_username(username, shallow))
@@ -88,7 +87,7 @@ class AccountAdapter(DefaultAccountAdapter):
         """Save a new account.
 
         Raises:
-            NameTaken: the name was free when the form was checked.
+            NameTaken: somebody else has taken the name since the form was checked.
         """
         try:
             saved: User = super().save_user(request, user, form, commit)
@@ -97,12 +96,15 @@ class AccountAdapter(DefaultAccountAdapter):
         return saved
 
     def set_password(self, user: User, password: str) -> None:
-        """Save a new password. The caller has proved that the account is theirs, so they may log in at once."""
+        """Save a new password, and clear the count of wrong ones, so that the owner can log in at once."""
         super().set_password(user, password)
         forgive(self.request, user.get_username())
 
     def send_account_already_exists_mail(self, email: str) -> None:
-        """Tell the owner of an address that somebody has signed up with it, and take as long as a sign-up takes."""
+        """Tell the owner of an e-mail address that somebody has tried to sign up with it.
+
+        Hash a password, as a sign-up does, so that the duration does not reveal that the address has an account.
+        """
         make_password("not used")
         super().send_account_already_exists_mail(email)
 
@@ -110,12 +112,12 @@ class AccountAdapter(DefaultAccountAdapter):
         """Send a mail in the language of the page. Its links lead to `PUBLIC_URL`.
 
         Raises:
-            MailNotSent: the mail server does not take it, or enough threads wait for that server already.
+            MailNotSent: the mail server does not accept the mail, or too many threads wait for that server already.
         """
         if not _sending.acquire(blocking=False):
             raise MailNotSent
         try:
-            # Orders need the connection more: it would wait for the mail server, too.
+            # Return the connection to the pool: orders need it while this thread waits for the mail server.
             if not connection.in_atomic_block:
                 connection.close()
             super().send_mail(template_prefix, email, with_links(context, self.origin()))
@@ -128,23 +130,23 @@ class AccountAdapter(DefaultAccountAdapter):
         outages.worked(LIMITING)
 
     def origin(self) -> str:
-        """Return where links in mails lead.
+        """Return the scheme and host of links in mails: `PUBLIC_URL`, or the host of the request if that is not set.
 
-        Without `PUBLIC_URL` it is the host of the request. A made-up one leads elsewhere, and anybody can have a mail
-        sent to somebody else, with a key in its link.
+        The host of a request can be forged, so an attacker could make a reset mail link to their own host.
         """
         return settings.PUBLIC_URL or f"{self.request.scheme}://{self.request.get_host()}"
 
     def send_notification_mail(self, template_prefix: str, user: User, context: Any = None, email: Any = None) -> None:
-        """Tell the owner of an account of a change. The change stays even if the mail cannot be sent."""
+        """Send a mail about a change to the owner of an account. The change stays even if the mail cannot be sent."""
         with suppress(MailNotSent):
             super().send_notification_mail(template_prefix, user, context, email)
 
 
 class ConfirmEmail(EmailVerificationStage):
-    """The check of a log-in that the e-mail address is confirmed. Accounts that operators made may have none.
+    """The step of a log-in that requires a confirmed e-mail address.
 
-    A guest who has set a password needs a confirmed address, too, and becomes a customer by it.
+    An account without any address skips this step: operators can make such accounts. A guest who has set a password
+    has to confirm their address, and becomes an ordinary customer by that.
     """
 
     def handle(self) -> tuple[HttpResponse | None, bool]:
@@ -159,17 +161,21 @@ class ConfirmEmail(EmailVerificationStage):
 
 
 def with_links(context: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Return what the template of a mail gets, with links that lead to an origin: `https://shop.example`."""
+    """Return the context of a mail template with the host of all links replaced.
+
+    Args:
+        origin: new scheme and host of the links, such as `https://shop.example`.
+    """
     links = {name: urlsplit(context[name])._replace(scheme="", netloc="").geturl() for name in LINKS if name in context}
     return {**context, "origin": origin, **{name: f"{origin}{link}" for name, link in links.items()}}
 
 
 def account_name(username: str, email: str) -> str:
-    """Return the name of the account that a log-in means.
+    """Return the user name for what a person typed at the log-in: a user name or a confirmed e-mail address.
 
     Args:
-        username: what was typed.
-        email: the same if it is an e-mail address; else empty.
+        username: the typed text.
+        email: the typed text if it is an e-mail address; else empty.
     """
     if not email or User.objects.filter(username=username).exists():
         return username

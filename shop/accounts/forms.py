@@ -1,4 +1,4 @@
-"""The forms of django-allauth, in the words of the shop, and with its guard of passwords."""
+"""The forms of django-allauth with the shop's labels and its limit on password guesses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LABELS = {
 
 
 class Labelled:
-    """A form whose fields have the labels above."""
+    """A form whose fields have the labels in `LABELS`."""
 
     fields: dict[str, Any]
 
@@ -33,7 +33,7 @@ class Labelled:
 
 
 class LoginForm(Labelled, forms.LoginForm):
-    """Log-in with user name or e-mail address."""
+    """The form for a log-in with user name or e-mail address."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
@@ -41,7 +41,7 @@ class LoginForm(Labelled, forms.LoginForm):
 
 
 class SignupForm(Labelled, forms.SignupForm):
-    """A new account."""
+    """The form that makes a new account."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
@@ -49,7 +49,7 @@ class SignupForm(Labelled, forms.SignupForm):
 
 
 class GuestForm(Labelled, django_forms.Form):
-    """The address of a guest."""
+    """The form with the e-mail address of a guest."""
 
     email = django_forms.EmailField(
         max_length=254,
@@ -59,7 +59,7 @@ class GuestForm(Labelled, django_forms.Form):
 
 
 class GuestAccountForm(SignupForm):
-    """The account that a guest makes of theirs.
+    """The form with which a guest makes an account.
 
     Args:
         user: the user of the guest.
@@ -70,39 +70,39 @@ class GuestAccountForm(SignupForm):
         super().__init__(*args, **values)
 
     def clean_username(self) -> str:
-        """Check the name, unless they have chosen it before."""
+        """Check the user name. If the guest has chosen it before, it is accepted without a check."""
         name = str(self.cleaned_data["username"])
         return name if name == self.user.username else str(super().clean_username())
 
     def validate_unique_email(self, value: str) -> str:
-        """Accept any address. Only a mail to it tells whether it has an account."""
+        """Accept any e-mail address. Only a mail to it reveals whether it has an account."""
         return value
 
 
 class AddEmailForm(Labelled, forms.AddEmailForm):
-    """Another address."""
+    """The form that changes the e-mail address of an account."""
 
 
 class ReauthenticateForm(Labelled, forms.ReauthenticateForm):
-    """The password, once more."""
+    """The form that asks for the password again before a sensitive change."""
 
 
 class ResetPasswordForm(Labelled, forms.ResetPasswordForm):
-    """Where to send the link that resets a password."""
+    """The form that sends the link for a new password to an e-mail address."""
 
 
 class ResetPasswordKeyForm(Labelled, forms.ResetPasswordKeyForm):
-    """A new password, by that link."""
+    """The form for a new password, which the link in the reset mail opens."""
 
 
 class ChangePasswordForm(Labelled, forms.ChangePasswordForm):
-    """A new password. A wrong old one is a guess, as at the log-in: allauth alone would compare it without limit."""
+    """The form that changes the password. A wrong old password counts as a guess, which allauth itself does not do."""
 
     def clean_oldpassword(self) -> str:
         """Check the old password.
 
         Raises:
-            TooManyGuesses, TriesUnderWay, HashingBusy: it was not checked.
+            TooManyGuesses, TriesUnderWay, HashingBusy: the old password was not checked.
         """
         old = str(self.cleaned_data["oldpassword"])
         if not get_adapter().reauthenticate(self.user, old):

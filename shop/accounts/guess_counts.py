@@ -1,7 +1,7 @@
-"""Count the guesses of passwords: in Redis for all processes together, and in this process while Redis is away.
+"""Count password guesses: in Redis for all processes together, or in this process while Redis is away.
 
-An account's limit holds for each address from which it has logged in by itself, and for all other addresses together.
-So nobody can keep an account closed to its owner from elsewhere, and guessing from many addresses stays limited.
+An IP address is *known* to an account that has logged in from it. Each known address has its own count for the account;
+all unknown addresses share one. So attackers elsewhere cannot lock the owner out, and their guesses stay limited.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from django.conf import settings
 from django_redis import get_redis_connection
 
 WINDOW = 900
-"""Seconds after the first guess at which its account or address has all of its guesses again."""
+"""Seconds after the first guess until a count is deleted, so that all guesses are allowed again."""
 
 KNOWN_FOR = 7 * 24 * 3600
-"""Seconds for which an address is known after a log-in."""
+"""Seconds after a log-in for which the IP address stays known to the account."""
 
 MOST = 10_000
-"""Entries that a process keeps. A process hashes one password at a time, so it adds fewer in a window."""
+"""Maximum number of entries in a process. It hashes one password at a time, so it adds fewer in a window."""
 
-# A count is a hash: `tries` are those whose password was wrong, and those `under_way`. So tries at the same time cannot
-# exceed a limit, and the caller is told which of the two has reached it. A try that never ends, because its process was
-# killed, is under way until the window ends.
+# A count is a Redis hash. `under_way` is the number of passwords that are being checked; `tries` is that number plus
+# the number of wrong passwords. So concurrent tries cannot exceed a limit, and the caller learns whether wrong
+# passwords or running checks have reached it. A try of a killed process stays under way until the count expires.
 #
-# KEYS: whether the address is known, the count of the account at this address, that at all unknown addresses, and that
-# of the address if there is one; ARGV: the seconds of a window, then the limits of the account and of the address.
-# Count the try, unless a limit is reached: then count nothing, so that the window ends. Return the seconds to wait for
-# the end of a window, else 0; whether tries under way use up the rest of a limit; whether the address is known.
-# The counts are not written to the append-only file: losing them in a crash does little harm.
+# KEYS: the key that exists if the address is known; the counts of the account at this address, of the account at all
+# unknown addresses, and of the address if there is one.
+# ARGV: the seconds of a window; the limits of the account and of the address.
+# Count the try. If a limit is reached, count nothing, so that the window can end.
+# Return the seconds until a full count expires, else 0; 1 if running checks use up a limit, else 0; 1 if the address is
+# known, else 0.
+# The counts are not in the append-only file, because losing them in a crash does little harm.
 COUNT = """
     redis.set_repl(redis.REPL_NONE)
     local known = redis.call('EXISTS', KEYS[1])
@@ -62,9 +64,8 @@ COUNT = """
     end
     return {wait, busy, known}
 """
-# KEYS: whether the address is known, then the counts of a try that has ended, which may have expired since;
-# ARGV: 1 if it was a wrong guess, else 0; the seconds for which the address is known from now on, or 0 to leave that as
-# it is.
+# KEYS: the key that exists if the address is known; then the counts of the ended try, which may have expired.
+# ARGV: 1 if the password was wrong, else 0; the seconds for which the address is known from now on, or 0 for no change.
 FINISH = """
     redis.set_repl(redis.REPL_NONE)
     for i = 2, #KEYS do
@@ -82,11 +83,11 @@ FINISH = """
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A try of a password.
+    """One attempt to log in with a password.
 
     Args:
-        account: digest of the name, which may be long and of no account.
-        address: address of the client; empty if the caller is a program.
+        account: digest of the typed name, which may belong to no account.
+        address: IP address of the client; empty if the caller is a program.
     """
 
     account: str
@@ -98,7 +99,7 @@ class Try:
 
     @property
     def known(self) -> str:
-        """The key that exists while the address is known to the account."""
+        """The Redis key that exists while the address is known to the account."""
         pair = hashlib.sha256(f"{self.account} {self.address}".encode()).hexdigest()
         return f"{{guesses}}:known:{pair[:32]}"
 
@@ -111,7 +112,7 @@ class Try:
         return f"{{guesses}}:tries:account:{self.account}"
 
     def limits(self, *, known: bool) -> dict[str, int]:
-        """Return the keys of the counts, and their limits."""
+        """Return the limits of the counts that the try belongs to, by Redis key."""
         limits = {self.at_address if known else self.elsewhere: settings.GUESSES_PER_ACCOUNT}
         if self.address:
             limits[f"{{guesses}}:tries:address:{self.address}"] = settings.GUESSES_PER_ADDRESS
@@ -119,7 +120,7 @@ class Try:
 
 
 class Outcome(Enum):
-    """How a try has ended."""
+    """How a try has ended: the password was right, wrong, or not checked."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -128,12 +129,12 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The outcome of counting. If `wait` or `busy` is set, nothing was counted.
+    """The result of counting a try. If `wait` or `busy` is set, the try was refused and not counted.
 
     Args:
         wait: seconds to wait if wrong guesses have reached a limit; else 0.
-        busy: tries under way use up the rest of a limit.
-        keys: the counts of the try.
+        busy: whether running checks use up the rest of a limit.
+        keys: keys of the counts to which the try belongs.
     """
 
     wait: int
@@ -142,23 +143,23 @@ class Counted:
 
 
 class RedisCounts:
-    """Counts in Redis. Each method raises `RedisError` when it does not answer."""
+    """Counts in Redis. Each method raises `RedisError` when Redis does not answer."""
 
     def count(self, tried: Try) -> Counted:
-        """Count a try before its password is checked, unless a limit is reached."""
+        """Count a try before its password is checked. If a limit is reached, count nothing."""
         unknown = tried.limits(known=False)
         keys = [tried.known, tried.at_address, *unknown]
         wait, busy, known = get_redis_connection("default").eval(COUNT, len(keys), *keys, WINDOW, *unknown.values())
         return Counted(wait, bool(busy), list(tried.limits(known=bool(known))))
 
     def finish(self, tried: Try, counted: Counted, outcome: Outcome) -> None:
-        """End a try. Only a wrong one stays counted. After a right one, its address is known."""
+        """End a try. Only a wrong password stays counted. A right one makes the address known to the account."""
         keys = [tried.known, *counted.keys]
         known_for = KNOWN_FOR if outcome is Outcome.RIGHT and tried.address else 0
         get_redis_connection("default").eval(FINISH, len(keys), *keys, int(outcome is Outcome.WRONG), known_for)
 
     def forgive(self, tried: Try) -> None:
-        """Forget the wrong guesses for the account at the address, which is known from now on."""
+        """Delete the wrong guesses for the account at this address, and make the address known to the account."""
         with get_redis_connection("default").pipeline() as commands:
             commands.delete(tried.at_address)
             commands.set(tried.known, 1, ex=KNOWN_FOR)
@@ -166,10 +167,10 @@ class RedisCounts:
 
 
 class LocalCounts:
-    """The same counts in this process.
+    """Counts in the memory of this process, for the time in which Redis is away.
 
     Args:
-        most: entries to keep; the oldest goes first.
+        most: maximum number of entries; the oldest is deleted first.
         now: returns the monotonic time in seconds.
     """
 
@@ -210,7 +211,7 @@ class LocalCounts:
         self.remember(tried)
 
     def remember(self, tried: Try) -> None:
-        """Let the address be known from now on."""
+        """Make the address known to the account."""
         with self._lock:
             self._entries.pop(tried.known, None)
             if tried.address:
@@ -221,7 +222,7 @@ class LocalCounts:
         return max((ceil(end - self._now()) for end in ends), default=0)
 
     def _read(self, key: str) -> tuple[int, float]:
-        """Return the count and when it ends; 0 if it has ended."""
+        """Return a count and the monotonic time in seconds at which it expires; zeros if it has expired."""
         count, ends = self._entries.get(key, (0, 0.0))
         return (count, ends) if ends > self._now() else (0, 0.0)
 

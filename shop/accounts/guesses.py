@@ -1,11 +1,11 @@
-"""Limit how often a password may be guessed, on every page and address that checks one.
+"""Limit how often a password may be guessed, wherever the shop checks one: storefront, admin and API.
 
-Each try is counted before its password is hashed, and taken back unless the password was wrong. So tries at the same
-time cannot exceed the limit, and no try beyond it costs a hash. Only wrong passwords close an account until the window
-ends: while tries under way use up the rest of the limit, a further try is told to come again at once.
+Each try is counted before its password is hashed, and removed from the count afterwards if the password was not wrong.
+So concurrent tries cannot exceed the limit, and a try beyond it costs no hash. Only wrong passwords close an account
+until the window ends. If checks that still run use up the limit, a further try may be repeated after a second.
 
-A library such as django-axes counts after the check, so that forty tries at once pass, and it has one limit for
-accounts and addresses.
+A library such as django-axes counts after the check, so forty concurrent tries pass. It also has the same limit for
+accounts and IP addresses.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from shop.accounts.errors import TooManyGuesses, TriesUnderWay
 from shop.accounts.guess_counts import Counted, LocalCounts, Outcome, RedisCounts, Try
 
 COUNTING = "Counting guesses of passwords in Redis"
-"""The work that fails while Redis is away. Each process then keeps the limits by itself."""
+"""Name in the log of the work that fails while Redis is away. Each process then counts for itself."""
 
 shared, local = RedisCounts(), LocalCounts()
 
 
 class GuardedBackend(ModelBackend):
-    """Django's accounts and permissions, with a limited number of guesses for each account and each address.
+    """Django's `ModelBackend` with a limit on wrong passwords for each account and each IP address.
 
-    While Redis does not answer, each process keeps the same limits by itself: an operator must be able to log in then.
+    While Redis does not answer, each process counts for itself, so that operators can still log in.
     """
 
     def authenticate(
@@ -62,7 +62,7 @@ class GuardedBackend(ModelBackend):
 def forgive(request: HttpRequest, username: str) -> None:
     """Clear an account's count of wrong passwords at the IP address from which a new password was set.
 
-    Counts at other addresses stay, and so does this address's count for all accounts together.
+    Counts of other addresses stay, and so does the count of this address over all accounts.
     """
     tried = Try.of(username, address_of(request))
     local.forgive(tried)
@@ -73,9 +73,9 @@ def forgive(request: HttpRequest, username: str) -> None:
 
 
 def address_of(request: HttpRequest) -> str:
-    """Return the address of the client behind `NUM_PROXIES` proxies. For IPv6, return the /64 network of the client.
+    """Return the IP address of the client behind `NUM_PROXIES` proxies, or for IPv6 the /64 network of the client.
 
-    A client can choose any address of its IPv6 network, so a limit for a single address would not hold.
+    A client can use any address of its IPv6 network, so a limit for a single address would not stop it.
     """
     given = BaseThrottle().get_ident(cast("Request", request))
     try:
@@ -88,10 +88,10 @@ def address_of(request: HttpRequest) -> str:
 
 
 def _count(tried: Try) -> tuple[RedisCounts | LocalCounts, Counted]:
-    """Return where the try was counted, and the counts.
+    """Count a try, in Redis or in this process. Return the object that counted it, and the result.
 
     Raises:
-        TooManyGuesses, TriesUnderWay: one of the counts is at its limit.
+        TooManyGuesses, TriesUnderWay: one of the counts has reached its limit.
     """
     counts: RedisCounts | LocalCounts = shared
     try:

@@ -1,8 +1,8 @@
-"""Guests: customers without an account of their own. They are logged in on one browser, and cannot log in elsewhere.
+"""Guests: customers who buy without an account. A guest is logged in on one browser, and cannot log in elsewhere.
 
-The address that a guest types is proved by nobody. It is kept apart from the addresses of accounts, so that it opens no
-account, blocks no sign-up and gets no mail. A guest becomes a customer like any other by choosing a name and a password
-and confirming an address. Their orders stay with them, as the account is the same.
+Nobody checks that the e-mail address of a guest is theirs. So it is stored apart from the addresses of accounts: it
+opens no account, blocks no sign-up and gets no mail. A guest becomes an ordinary customer by choosing a name and a
+password and confirming an address. Their orders stay with them, because the user is the same.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from shop.accounts.errors import NameTaken
 from shop.models import BrowserSession, Guest, Order
 
 GUESTS = Guest.objects.exclude(user__emailaddress__verified=True)
-"""The guests who are still guests. The row of one who has confirmed an address stays, and means nothing."""
+"""The guests who are still guests. A guest who has confirmed an address keeps their row, but does not count."""
 IS_GUEST = Exists(GUESTS.filter(user=OuterRef("pk")))
-"""Whether a user of a query is a guest."""
+"""Expression for a query of users: whether a user is a guest."""
 BATCH = 1000
-"""Guests that are removed in one transaction."""
+"""Maximum number of guests that are deleted in one transaction."""
 
 
 def guest_of(user: int) -> Guest | None:
-    """Return the guest whose user this is; None for any other customer."""
+    """Return the guest with this user id; None if the user is not a guest."""
     return GUESTS.filter(user=user).select_related("user").first()
 
 
 def new_guest(email: str) -> Guest:
-    """Make a guest. Whether the address has an account makes no difference."""
+    """Create a guest and their user, also if an account has the address already."""
     with transaction.atomic():
         user = User.objects.create_user(f"guest-{secrets.token_hex(8)}")
         return Guest.objects.create(user=user, email=email)
 
 
 def make_account(request: HttpRequest, guest: Guest, *, username: str, email: str, password: str) -> None:
-    """Give a guest a user name and a password, and ask them to confirm the address. Until then they stay a guest.
+    """Give a guest a user name and a password, and mail them a link. They stay a guest until they confirm the address.
 
     Raises:
-        NameTaken: the name was free when the form was checked.
-        MailNotSent: everything was saved. The mail is sent when they log in.
+        NameTaken: somebody else has taken the name since the form was checked.
+        MailNotSent: everything was saved, but the mail was not sent. It is sent when they log in.
     """
     guest.user.username = username
     guest.user.set_password(password)
@@ -59,7 +59,7 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
         with transaction.atomic():
             guest.user.save(update_fields=["username", "password"])
             guest.save(update_fields=["email"])
-            EmailAddress.objects.filter(user=guest.user).delete()  # one that they have mistyped before
+            EmailAddress.objects.filter(user=guest.user).delete()  # They may have mistyped an address before.
     except IntegrityError as error:
         raise NameTaken from error
     update_session_auth_hash(request, guest.user)
@@ -67,19 +67,19 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
 
 
 def ask_to_confirm(request: HttpRequest, guest: Guest) -> None:
-    """Mail a link that confirms the address of a guest, as to a new account.
+    """Send a guest the mail with the link that confirms their address, as for a new account.
 
-    If an account has the address already, the mail says that instead, and no address is added. The answer must not
-    depend on it.
+    If an account has the address already, the mail says that instead, and no address is added. The response must not
+    reveal which mail was sent.
 
     Raises:
-        MailNotSent: try again later.
+        MailNotSent: the mail cannot be sent now.
     """
     email = guest.email.lower()
     if not ratelimit.consume(request, action="confirm_email", key=email):
         return
     if any(user.pk != guest.pk for user in filter_users_by_email(email)):
-        # Not the adapter's own: it hashes a password, to take as long as a sign-up. Here one was hashed already.
+        # Do not call the adapter's own method: it also hashes a password, which has already been done here.
         DefaultAccountAdapter.send_account_already_exists_mail(get_adapter(), email)
     else:
         address, _ = EmailAddress.objects.get_or_create(user=guest.user, email=email, defaults={"primary": True})
@@ -87,13 +87,13 @@ def ask_to_confirm(request: HttpRequest, guest: Guest) -> None:
 
 
 def forget_old_guests() -> int:
-    """Delete guests who have never ordered and whose browser cannot come back.
+    """Delete guests who have never ordered and whose browser session has expired.
 
     Returns:
-        Their number.
+        The number of deleted guests.
 
     Raises:
-        IntegrityError: one of them has just ordered. Try again later.
+        IntegrityError: one of them has placed an order at this moment. Try again later.
     """
     age = timedelta(seconds=settings.SESSION_COOKIE_AGE)
     old = (
@@ -103,7 +103,7 @@ def forget_old_guests() -> int:
     )
     total = 0
     while ids := list(old.values_list("pk", flat=True)[:BATCH]):
-        # An order that is saved meanwhile and this cannot both be committed: the foreign key lets one of them fail.
+        # If an order of such a guest is saved at this moment, the foreign key makes one of the two transactions fail.
         User.objects.filter(pk__in=ids).delete()
         total += len(ids)
     return total

@@ -1,4 +1,4 @@
-"""What a new password must be like."""
+"""The rule for the length of new passwords."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 
 
 class LongEnough(MinimumLengthValidator):
-    """Django's minimum length, with a message that is translated: Django's own is not, in Chinese."""
+    """Django's minimum length with a message of the shop, because Django's message has no Chinese translation."""
 
     def get_error_message(self) -> str:
         return _("This password is too short. Use at least %(characters)d characters.") % {

@@ -1,4 +1,4 @@
-"""Sessions of browsers, in a table that knows their accounts: ending those of one account reads no other."""
+"""Browser sessions in a table with a column for the account, so that one query ends all sessions of an account."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shop.models import BrowserSession
 
 
 class SessionStore(DatabaseStore):
-    """Django's sessions in the database, with the account in a column of its own."""
+    """Django's session store in the database, which also writes the account into a column of its own."""
 
     @classmethod
     def get_model_class(cls) -> type[BrowserSession]:

@@ -1,9 +1,9 @@
-"""Access and refresh tokens: read strictly, and ended by a new password, a closed account or a sign-out.
+"""Access and refresh tokens: checked strictly, and ended by a new password, a closed account or a sign-out.
 
-A token names the session of its account: a digest of the password and of how often the account has signed out
-everywhere. Each change of either makes another session, and ends the tokens of the one before. Refresh tokens, and
-everything but placing an order, compare it with the account. Placing an order does not, because that would cost each
-order a query: there, an access token ends after `ACCESS_TOKEN_TTL` seconds.
+A token contains the session of its account: a digest of the password hash and of the number of times that the account
+has signed out everywhere. When one of these changes, the session changes, and older tokens are no longer valid. Most
+requests compare the session with the account. Orders and the waiting room skip this query to be fast: there, an access
+token stays valid for `ACCESS_TOKEN_TTL` seconds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from shop.accounts.guests import IS_GUEST
 from shop.models import BrowserSession, SignOut
 
 SESSION = "session"
-"""Claim with the session of the account. Tokens that another service issues may leave it out."""
+"""Name of the claim with the session of the account. Tokens of another issuer may have no such claim."""
 GUEST = "guest"
-"""Claim that the account is a guest's. Other tokens leave it out."""
+"""Name of the claim in tokens of guests. Other tokens do not have it."""
 LAST_MOMENT = 253_402_300_799
 """The end of the year 9999 in seconds since 1970."""
 LAST_USER = 2**31 - 1
@@ -43,24 +43,24 @@ SIGNATURE_ONLY = {
 
 
 class StrictBackend(TokenBackend):
-    """Checks the signature of a token, and reads its claims with `checked`."""
+    """Checks the signature of a token, and then its claims with `checked`."""
 
     def decode(self, token: Any, verify: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the name is simplejwt's
         try:
             claims = jwt.decode(token, self.get_verifying_key(token), [self.algorithm], options=SIGNATURE_ONLY)  # type: ignore[arg-type]
-        # RecursionError: anybody may send a header of nested lists. It is read before the signature.
+        # RecursionError: anybody can send a header of nested lists, which is parsed before the signature is checked.
         except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError) as error:
             raise TokenError("The token is malformed or not signed by this shop.") from error
         return checked(claims)
 
 
 def checked(claims: dict[str, Any]) -> dict[str, Any]:
-    """Return the claims of a token whose signature is right, after checking the type and the range of each.
+    """Check the type and the range of each claim of a signed token, and return the claims.
 
     simplejwt checks afterwards that the token has not expired and is of the right type.
 
     Raises:
-        TokenError: a claim is not what it should be.
+        TokenError: a claim has the wrong type or is out of range, or the token is not valid yet.
     """
     for name in ("exp", "iat", "nbf"):
         if name in claims and not (type(claims[name]) is int and 0 <= claims[name] <= LAST_MOMENT):
@@ -96,13 +96,13 @@ class RefreshToken(tokens.RefreshToken):
 
 
 def issue(user: User) -> dict[str, str]:
-    """Return a new refresh token and a new access token. The user has just logged in with their password."""
+    """Return a new refresh token and a new access token for a user who has just logged in with their password."""
     token = new_token(user)
     return {"refresh": str(token), "access": str(token.access_token)}
 
 
 def new_token(user: User) -> RefreshToken:
-    """Return a new refresh token of a user who has logged in. Access tokens made from it have the same claims."""
+    """Return a new refresh token for a logged-in user. Access tokens that are made from it have the same claims."""
     token = cast("RefreshToken", RefreshToken.for_user(user))
     sign_outs, guest = User.objects.values_list("signout__times", IS_GUEST).get(pk=user.pk)
     token[SESSION] = _session(user.password, sign_outs)
@@ -123,7 +123,10 @@ def refresh(text: str) -> dict[str, str]:
 
 
 def require_session(user: int, session: str | None) -> None:
-    """Check that an account is open, and that it has this session; None stands for a token that names no session.
+    """Check that an account is open, and that the session of its token has not ended.
+
+    Args:
+        session: the session in the token; None to check only that the account is open.
 
     Raises:
         TokenError: the account is closed, or the session has ended.
