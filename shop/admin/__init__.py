@@ -1,4 +1,4 @@
-"""The admin, for operators. Each file has one or two pages."""
+"""The admin, which operators use."""
 
 from shop.admin import dashboard, movements, orders, payments, people, refunds, sales, stock, unmatched
 

@@ -1,4 +1,4 @@
-"""Run an action of the admin on many rows: in batches, for a limited time, with one message at the end."""
+"""Run an admin action on many rows: in batches, for a limited time, with one message at the end."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from django.http import HttpRequest
 from unfold.admin import ModelAdmin
 
 BATCH = 100
-"""Rows that are changed together."""
+"""Maximum number of rows in a batch."""
 TIME = 5.0
-"""Seconds after which no further row or batch is begun, so that the request ends before a proxy gives up."""
+"""Seconds after which an action starts no further row, so that the request ends before a proxy's timeout."""
 SHOWN = 5
-"""Refusals that the message shows."""
+"""Maximum number of refused rows that the message describes one by one."""
 
 
 @dataclass(slots=True)
 class BatchResult:
-    """What became of a batch.
+    """The result of an action on a batch of rows.
 
     Args:
         changed: the rows that were changed.
-        unchanged: rows that had been changed before.
-        refused: a sentence for each row that was not changed.
+        unchanged: number of rows that were already in the wanted state.
+        refused: a sentence for each row that could not be changed.
         failed: whether a server failed, so that the message is an error.
-        left: rows that were not tried, because the time was over.
-        gone: chosen rows that are not in the list any more.
+        left: number of rows that were not tried in time.
+        gone: number of chosen rows that are no longer in the list.
     """
 
     changed: list[Any] = field(default_factory=list)
@@ -44,7 +44,10 @@ class BatchResult:
 
 
 Act = Callable[[Sequence[Any], float], BatchResult]
-"""Change a batch of rows. From the monotonic time that is given no further row is begun, but the first always is."""
+"""A function that changes a batch of rows.
+
+The second argument is the monotonic time in seconds after which it starts no further row. It always tries the first.
+"""
 
 
 def run_in_batches(
@@ -57,18 +60,17 @@ def run_in_batches(
     why: str = "",
     all_pages: bool = False,
 ) -> None:
-    """Act on the rows of a queryset, log what was changed, and say in one message what has become of them.
+    """Run an action on the rows of a queryset, log the changed rows, and show one message with the results.
 
-    What is not reached in time is counted in the message, and so are chosen rows that have left the list. The action
-    has to be safe to repeat.
+    The message also counts the rows that were not tried in time, and the chosen rows that are no longer in the list.
+    The action has to be safe to repeat.
 
     Args:
         act: changes a batch.
         done: past participle for the message, such as "cancelled".
-        why: the reason that the operator has given. The history keeps it.
-        all_pages: let the operator select all rows that match the filters of the list, also those that match since the
-            page was shown. Without it, the action takes only rows that the page has shown: with money, the operator has
-            to see each row.
+        why: the operator's reason, which the history keeps.
+        all_pages: allow the operator to select all rows that match the filters of the list. It is False for actions
+            about money: they change only rows on the page that the operator saw.
     """
     chosen = set(request.POST.getlist(ACTION_CHECKBOX_NAME))
     across = request.POST.get("select_across") == "1"
@@ -104,15 +106,15 @@ def run_in_batches(
 
 
 class Failed(Exception):
-    """A server failed while a row was changed. The text is a sentence for the message."""
+    """A server failed while a row was being changed. The text is a sentence for the operator."""
 
 
 def one_by_one(act: Callable[[Any], str | bool]) -> Act:
-    """Return a function that acts on the rows of a batch one after the other.
+    """Return a function that runs `act` on each row of a batch.
 
     Args:
-        act: changes a row. Returns whether it did, or a sentence that says why it refused. When it raises `Failed`, the
-            other rows are tried all the same.
+        act: changes one row. It returns whether the row was changed, or a sentence that says why it cannot be. If it
+            raises `Failed`, the other rows are still tried.
     """
 
     def act_on(batch: Sequence[Any], ends: float) -> BatchResult:

@@ -1,4 +1,4 @@
-"""What a request to the admin names is checked before it reaches Postgres: wrong input is answered 400, never 500."""
+"""Check the input of admin requests before it reaches Postgres, so that wrong input gets status 400 and never 500."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from django.http import HttpRequest, HttpResponse
 from unfold.admin import ModelAdmin
 
 SHOWN = 40
-"""Characters of a wrong value that an answer repeats."""
+"""Maximum number of characters of a wrong value in an error message."""
 
 LOOKUPS = {"", "id", "exact", "isnull", "gte", "lt"}
-"""What may follow the name of a field in the address of a list."""
+"""Lookups that may follow a field name in the query string of a list, such as `__gte`."""
 
 
 class NoNulMiddleware:
-    """Refuses a request with a NUL character, which no text in Postgres can hold.
+    """Middleware that refuses NUL characters, because Postgres cannot store them in a text.
 
-    It checks the cookies of every request, and in the admin also the path, the query and the form.
+    It checks the cookies of every request, and for the admin also the path, the query and the form.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -38,7 +38,7 @@ class NoNulMiddleware:
 
 
 def _texts(request: HttpRequest) -> Iterator[tuple[str, str]]:
-    """Yield every text that a client has sent and the admin reads, and where it is."""
+    """Yield each text of the request that the admin may read, with the place where it is."""
     yield "address", request.path_info
     yield from _cookies(request)
     for place, fields in (("query", request.GET), ("form", request.POST)):
@@ -49,13 +49,13 @@ def _texts(request: HttpRequest) -> Iterator[tuple[str, str]]:
 
 
 def _cookies(request: HttpRequest) -> Iterator[tuple[str, str]]:
-    """Yield every cookie. A quoted one can have a NUL, and the key of a session is looked up as it is."""
+    """Yield each cookie. A quoted cookie can contain a NUL, and Django looks up session keys without a check."""
     for name, value in request.COOKIES.items():
         yield "cookies", name + value
 
 
 class Autocomplete(AutocompleteJsonView):
-    """Suggestions for what is typed into a field. A reverse relation is refused, because Django fails on it."""
+    """The autocomplete view. It refuses reverse relations, because Django fails on them."""
 
     def process_request(self, request: HttpRequest) -> Any:
         found = super().process_request(request)
@@ -65,19 +65,19 @@ class Autocomplete(AutocompleteJsonView):
 
 
 class CheckedAdmin(ModelAdmin):
-    """The base of every page of the admin that shows a model."""
+    """The base class of every model admin of the shop."""
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest) -> bool:
-        """Allow only the lookups that filters and links use. Django checks the values of others too late."""
+        """Allow only the lookups that filters and links use. Django checks the values of other lookups too late."""
         kind = lookup.partition("__")[2].removeprefix("id__")
         return kind in LOOKUPS and super().lookup_allowed(lookup, value, request)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the object. Django looks for a field without a name if `_to_field` is empty; the id is meant."""
+        """Return the object. Treat an empty `_to_field` as the id: Django would look for a field without a name."""
         return super().get_object(request, object_id, from_field or None)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-        """Run an action, after checking that each selected id can be one of this model."""
+        """Run an action, after checking that each selected id has the type of this model's ids."""
         for selected in request.POST.getlist(ACTION_CHECKBOX_NAME):
             try:
                 self.opts.pk.to_python(selected)

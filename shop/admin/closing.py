@@ -1,4 +1,4 @@
-"""Preheat and close sales, from their list and from the page of a sale."""
+"""Admin actions that preheat and close sales, in the list of sales and on the page of a sale."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
 
 BUTTONS = {"preheat_one": ("to come", "open"), "close_one": ("open",)}
-"""Where in its window a sale is when its page offers the button."""
+"""The phases of a sale in which its page shows the button."""
 
 
 class ClosingAdmin(CheckedAdmin):
-    """The buttons and actions that load the stock of sales, and that close them."""
+    """The buttons and actions that preheat sales (load their stock) and close them."""
 
     @admin.action(permissions=["change"], description="Preheat: load the stock for the strategy")
     def preheat(self, request: HttpRequest, queryset: QuerySet[Sale]) -> None:
@@ -47,8 +47,8 @@ class ClosingAdmin(CheckedAdmin):
         return confirmed_one(self, request, object_id, self.close, verb="Close now", text=text)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
-        """Offer what can be done with a sale in its phase."""
-        # The page of an id that no sale can have asks, too.
+        """Return the buttons that fit the phase of the sale."""
+        # unfold calls this for any id in the URL, also for one that is not a number.
         found = self.get_queryset(request).filter(pk=object_id).first() if str(object_id).isdecimal() else None
         hidden = {name for name, phases in BUTTONS.items() if found is None or phase(found) not in phases}
         names = {f"{self.opts.app_label}_{self.opts.model_name}_{name}" for name in hidden}

@@ -1,4 +1,4 @@
-"""Run an action of a list on one row, from a button on its page, after a page that asks whether it is meant."""
+"""A confirmation page between a button on the page of a row and the action that it runs."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def confirmed_one(
     verb: str,
     text: str,
 ) -> HttpResponse:
-    """Run the action if the form of the page was sent. Any other request shows the page and changes nothing.
+    """Run the action on one row if the request is a POST. Any other request only shows the confirmation page.
 
     Args:
-        action: the action of the list. It says in a message what has become of the row, and records it in the history.
-        verb: what the button says, such as "Close now".
-        text: what happens then.
+        action: the action of the list. It shows a message, and records the change in the history.
+        verb: the label of the button, such as "Close now".
+        text: what the action will do, for the operator.
     """
     row = model_admin.get_object(request, object_id)
     if row is None:

@@ -1,4 +1,4 @@
-"""The overview, the first page of the admin: verdict, sales, orders, money to settle and locks."""
+"""The overview, the first page of the admin: stock check, sales, orders, money to settle and locks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ admin.site.index_template = "shop/dashboard.html"
 
 
 def context(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Add to the template context what this user may see. `UNFOLD` in the settings names this function."""
+    """Add the figures that this user may see to the template context. `UNFOLD` in the settings names this function."""
 
     def may_see(model: type) -> bool:
         return admin.site.get_model_admin(model).has_view_permission(request)

@@ -1,4 +1,4 @@
-"""Give a sale more time."""
+"""An admin button that moves the closing time of a sale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 7 * 24 * 60
 
 
 class ExtendForm(forms.Form):
-    """How much longer a sale stays open."""
+    """The form with the minutes to add to the closing time that the page has shown."""
 
     minutes = forms.IntegerField(
         min_value=1,
@@ -38,7 +38,7 @@ class ExtendingAdmin(CheckedAdmin):
 
     @unfold_action(description="Extend", url_path="extend", permissions=["change"], icon="more_time")
     def extend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for the minutes, and move the closing time. A form that was sent twice moves it once."""
+        """Show the form, or move the closing time if it was sent. A form that is sent twice moves it once."""
         sale = self.get_object(request, object_id)
         if sale is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)

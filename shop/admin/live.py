@@ -1,4 +1,4 @@
-"""What refreshes the overview while it is open."""
+"""The view that the overview polls for new figures while it is open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shop.overview import document
 
 @require_safe
 def live(request: HttpRequest) -> HttpResponse:
-    """Return the parts of the overview that this user may see, with figures that are at most a second old."""
+    """Return the parts of the overview that this user may see. Their figures are at most one second old."""
     shown = document.parts(request, document.shared())
     if set(shown) == {"alerts"}:
         raise PermissionDenied("You may see nothing of the overview. Ask an administrator to add you to a group.")

@@ -1,4 +1,4 @@
-"""The list of stock movements. A movement is added on the page of its sku."""
+"""The read-only list of stock movements. Operators add a movement on the page of its stock item."""
 
 from __future__ import annotations
 

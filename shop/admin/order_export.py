@@ -1,6 +1,6 @@
-"""The orders of a filtered list as CSV, streamed in batches.
+"""Export the orders of a filtered list as CSV, streamed in batches.
 
-The web server buffers what a slow client has not read yet: about 13 MB for 100,000 orders.
+The web server buffers the part that a slow client has not read yet: up to about 13 MB for 100,000 orders.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from shop.models import Order, OrderItem, Payment
 logger = logging.getLogger(__name__)
 
 BATCH = 1000
-"""Orders that are read by one statement."""
+"""Number of orders that one statement reads."""
 HEADER = (
     *("id", "customer", "sale", "state", "placed", "ended", "ended_by", "products", "total", "currency", "references"),
     *("key", "reason"),
 )
 INCOMPLETE = "INCOMPLETE: older orders are missing, because Postgres did not answer. Export again."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a cell begins with that a spreadsheet calculates. A customer may have chosen the text."""
+"""First characters that make a spreadsheet evaluate a cell as a formula. A customer may have chosen the text."""
 
 
 ITEMS = OrderItem.objects.filter(order=OuterRef("pk")).order_by().values("order")
@@ -40,18 +40,17 @@ REFERENCES = Subquery(OF_ORDER.annotate(text=StringAgg("reference", "; ", order_
 
 
 class Echo:
-    """A file that returns what is written to it."""
+    """A file for `csv.writer` whose `write` returns the text instead of storing it."""
 
     def write(self, text: str) -> str:
         return text
 
 
 def rows(orders: QuerySet[Order]) -> Iterator[str]:
-    """Yield the lines of each batch, the newest order first.
+    """Yield the CSV lines batch by batch, newest order first.
 
-    Each batch is a statement of its own that continues after the last id. A cursor in Postgres would run one statement
-    for all orders, which a web server may not for long, and a pooler allows none. An order that was placed since the
-    export has begun is left out, as its id comes first.
+    One statement reads each batch and continues after the last id. A server-side cursor for all orders would exceed
+    the statement timeout, and a pooler allows no cursor. Orders that are placed during the export are not in it.
     """
     writer = csv.writer(Echo())
     yield writer.writerow(HEADER)
@@ -59,7 +58,7 @@ def rows(orders: QuerySet[Order]) -> Iterator[str]:
         *("pk", "customer__username", "sale__name", "state", "created_at", "ending__at", "ending__by__username"),
         *(PRODUCTS, TOTAL, "currency", REFERENCES, "key", "reason"),
     )
-    # The answer has begun, so an error cannot become its status any more.
+    # The status line is already sent, so report an error in the last row.
     try:
         batch = list(found[:BATCH])
         while batch:
@@ -78,5 +77,5 @@ def cells(row: Sequence[Any]) -> list[str]:
 
 
 def safe(text: str) -> str:
-    """Return a cell that a spreadsheet shows as text, and does not calculate."""
+    """Return the text with a leading quote if a spreadsheet would evaluate it as a formula."""
     return f"'{text}" if text.startswith(FORMULA) else text

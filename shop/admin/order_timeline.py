@@ -1,4 +1,4 @@
-"""What has happened to an order, for operators: when, what, who and why."""
+"""The time line of an order on its admin page: what happened, when, by whom and why."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PROVIDER = "payment provider"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line.
+    """One line of the time line.
 
     Args:
-        at: None if the tables have no time for it.
+        at: when it happened; None if the tables do not contain the time.
         who: a customer, an operator or a program.
         why: a sentence, or empty.
     """
@@ -32,7 +32,7 @@ class Event:
 
 
 def timeline(order: Order, *, payments_too: bool) -> list[Event]:
-    """Return what the tables and the history of the admin say, the oldest first. An event without a time comes last.
+    """Return the events of an order from the tables and the admin's history, oldest first, those without a time last.
 
     Args:
         payments_too: whether the reader may see payments and refunds.
@@ -41,7 +41,7 @@ def timeline(order: Order, *, payments_too: bool) -> list[Event]:
     ending = Ending.objects.filter(order=order).select_related("by").first()
     by_hand = list(_by_hand(order))
     if ending is not None:
-        by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # The row says the same.
+        by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # `ending` has this event.
     events = [
         *_placed(order),
         *(event for payment in payments if payments_too for event in _of_payment(order, payment)),
@@ -62,10 +62,10 @@ def _placed(order: Order) -> Iterator[Event]:
 
 
 def _ended(order: Order, ending: Ending | None) -> Iterator[Event]:
-    """Yield how the order was cancelled, expired or rejected, even if it was paid afterwards.
+    """Yield the event that ended the order (cancelled, expired or rejected), even if it was paid after that.
 
     Args:
-        ending: None if an earlier version has ended the order, or if nothing has.
+        ending: the record of the event; None if there is no event, or if an earlier version did not record it.
     """
     at, by = (ending.at, ending.by) if ending else (None, None)
     match ending.state if ending else order.state:
@@ -96,7 +96,7 @@ def _of_refund(refund: Refund, amount: str) -> Iterator[Event]:
 
 
 def _by_hand(order: Order) -> Iterator[Event]:
-    """Yield what operators have done with the order in the admin."""
+    """Yield the changes that operators have made to the order in the admin."""
     kind = ContentType.objects.get_for_model(Order)
     entries = LogEntry.objects.filter(content_type=kind, object_id=str(order.pk)).select_related("user")
     for entry in entries.order_by("action_time"):

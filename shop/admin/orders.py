@@ -1,4 +1,4 @@
-"""Orders: find them, look at them, cancel them, refund them."""
+"""The admin pages of orders: list, details, cancel, refund and export."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class PaymentInline(TabularInline):
 
 
 class OrderRefundFilter(admin.SimpleListFilter):
-    """Orders with a payment that is to be refunded."""
+    """A list filter for orders with a refund that is due."""
 
     title = "refund"
     parameter_name = "refund"
@@ -86,7 +86,7 @@ class OrderRefundFilter(admin.SimpleListFilter):
 
 
 class RefundItemsForm(forms.Form):
-    """Units of each item that have come back in all, and how many those were when the page was opened."""
+    """A form with the total of returned units of each item. Hidden fields have the totals that the page has shown."""
 
     def __init__(self, order: Order, *args: Any) -> None:
         super().__init__(*args)
@@ -103,22 +103,22 @@ class RefundItemsForm(forms.Form):
             self.fields[f"shown-{item.pk}"] = forms.IntegerField(initial=item.returned, widget=forms.HiddenInput)
 
     def units(self, name: str) -> dict[str, int]:
-        """Return the units by sku: `item` for those that are entered, `shown` for those before."""
+        """Return units by sku: `item` for those that the operator has entered, `shown` for those that the page had."""
         return {str(item.product_id): self.cleaned_data[f"{name}-{item.pk}"] for item in self.items}
 
 
 def cancel_batch(orders: Sequence[Order], ends: float, *, by: int) -> BatchResult:
-    """Cancel those of the orders that are pending. See `bulk.Act`.
+    """Cancel the pending orders of a batch. See `bulk.Act` for the first two arguments.
 
     Args:
-        by: id of the operator.
+        by: user id of the operator.
     """
     result, cancelled, failed = BatchResult(), set[UUID](), set[UUID]()
     ids = [order.pk for order in orders]
     try:
         cancelled.update(end_pending(ids, Order.State.CANCELLED, by=by))
     except DatabaseError:
-        # One order whose units cannot be returned must not keep the others from being cancelled.
+        # Cancel each order by itself, so that one whose units cannot be returned does not stop the others.
         for place, order in enumerate(orders):
             if place and time.monotonic() >= ends:
                 result.left = len(orders) - place
@@ -168,7 +168,7 @@ class OrderAdmin(ReadOnlyAdmin):
 
     @method_decorator(require_GET)
     def export(self, request: HttpRequest) -> HttpResponseBase:
-        """Send the orders of the list, with its filters and search, as CSV."""
+        """Respond with the orders of the list as CSV, with the filters and search of the request."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
@@ -199,7 +199,7 @@ class OrderAdmin(ReadOnlyAdmin):
         return confirmed_one(self, request, object_id, self.cancel, verb="Cancel the order", text=text)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
-        """Offer to cancel an order only while it is pending."""
+        """Return the buttons of an order's page, with “Cancel” only while the order is pending."""
         offered = super().get_actions_detail(request, object_id)
         order = self.get_object(request, str(object_id))
         if order is not None and order.state == Order.State.PENDING:
@@ -226,7 +226,7 @@ class OrderAdmin(ReadOnlyAdmin):
 
     @unfold_action(description="Refund items", url_path="refund-items", permissions=["refund"])
     def refund_items(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask how many units of each item have come back, and record them."""
+        """Show the form for returned units, or record the units if the form was sent."""
         order = self.get_object(request, object_id)
         if order is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)

@@ -1,4 +1,4 @@
-"""Pause and resume sales: the operator gives a reason, which the history of the sale keeps."""
+"""Admin actions that pause and resume sales. The operator enters a reason, which the history of the sale keeps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from shop.models import Sale
 from shop.sales import lifecycle
 
 PHASES = ("to come", "open")
-"""A sale that is over takes no orders anyway."""
+"""Phases in which a sale can be paused or resumed."""
 
 
 class ReasonForm(forms.Form):
-    """Why a sale is paused or goes on."""
+    """The form with the operator's reason to pause or resume a sale."""
 
     why = forms.CharField(
         label="Reason",
@@ -34,7 +34,7 @@ class ReasonForm(forms.Form):
 
 
 class PausingAdmin(CheckedAdmin):
-    """The buttons and actions that pause and resume sales. They take the permission “Can pause and resume sale”."""
+    """The buttons and actions that pause and resume sales. They need the permission “Can pause and resume sale”."""
 
     def has_pause_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("shop.pause_sale")
@@ -58,8 +58,8 @@ class PausingAdmin(CheckedAdmin):
         return self._one(request, object_id, lifecycle.resume, "resumed")
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
-        """Offer to pause a sale, or to resume one that is paused."""
-        # The page of an id that no sale can have asks, too.
+        """Return the buttons of the page of a sale: “Resume” if it is paused, else “Pause”."""
+        # unfold calls this for any id in the URL, also for one that is not a number.
         known = str(object_id).isdecimal()
         paused = known and Sale.objects.filter(pk=object_id, paused_at__isnull=False).exists()
         hidden = "pause_one" if paused else "resume_one"
@@ -75,7 +75,7 @@ class PausingAdmin(CheckedAdmin):
     def _ask_and_run(
         self, request: HttpRequest, queryset: QuerySet[Sale], act: Callable[[int], None], done: str
     ) -> HttpResponse | None:
-        """Run the action if the form with the reason was sent, or return the page that asks for it."""
+        """Run the action if the form with the reason was sent. Otherwise return the page with the form."""
         form = ReasonForm(request.POST if "why" in request.POST else None)
         if request.method == "POST" and form.is_valid():
             run_on_sales(self, request, queryset, act, done, phases=PHASES, why=form.cleaned_data["why"])

@@ -1,4 +1,4 @@
-"""Payments, and what of each goes back."""
+"""The admin pages of payments, with the refunds of each payment."""
 
 from __future__ import annotations
 

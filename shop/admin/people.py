@@ -1,7 +1,7 @@
 """Accounts of staff and customers, and the groups that give staff their permissions.
 
-Only a superuser gives permissions and changes accounts of staff. Otherwise a member of the staff who may change users
-could make themselves a superuser, or log in as one under a new password.
+Only a superuser may give permissions and change accounts of staff. Otherwise a staff member with the permission to
+change users could make themselves a superuser, or set a superuser's password and log in as them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ admin.site.unregister([User, Group])
 
 
 def change_own_password(request: HttpRequest) -> HttpResponse:
-    """Change the password of the caller. A wrong old password is a guess, as at the log-in.
+    """Change the password of the operator. A wrong old password counts as a guess, as at the log-in.
 
     Raises:
         TooManyGuesses, HashingBusy: nothing was changed.
@@ -45,7 +45,7 @@ def may_change_powers(request: HttpRequest) -> bool:
 
 
 class GuestFilter(admin.SimpleListFilter):
-    """Guests, and customers with an account of their own."""
+    """A list filter for guests and for users who are not guests."""
 
     title = "guest"
     parameter_name = "guest"
@@ -68,7 +68,7 @@ class UserAdmin(auth.UserAdmin, CheckedAdmin):
     form = UserChangeForm
     add_form = UserCreationForm
     change_password_form = AdminPasswordChangeForm
-    # Put labels above the fields, because two lists of permissions need the width. Newer versions ignore this.
+    # Put labels above the fields, because two lists of permissions need the width. Newer unfold versions ignore this.
     compressed_fields = False
     actions = ("sign_out",)
     list_filter = (*auth.UserAdmin.list_filter, GuestFilter)
@@ -106,7 +106,7 @@ class UserAdmin(auth.UserAdmin, CheckedAdmin):
 
 @admin.register(Group)
 class GroupAdmin(auth.GroupAdmin, CheckedAdmin):
-    """Groups, which superusers alone change: a group gives its permissions to all of its members."""
+    """The admin page of groups. Only superusers may change a group, because it gives permissions to its members."""
 
     none_yet = "No groups yet. Add one to give the same permissions to several operators."
     compressed_fields = False

@@ -1,4 +1,4 @@
-"""The page that checks, before a sale opens, whether it will work."""
+"""The admin page with the preflight checks of a sale, the settings and the servers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from shop.preflight.finding import worst
 
 
 class PreflightAdmin(CheckedAdmin):
-    """The button on the page of a sale that opens its checks."""
+    """The button on the page of a sale that opens its preflight checks."""
 
     @unfold_action(description="Preflight", url_path="preflight", permissions=["view"], icon="checklist")
     def preflight(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show what `manage.py preflight` says, made by this web process with its settings."""
+        """Run the checks of `manage.py preflight` in this web process, with its settings, and show the results."""
         sale = self.get_object(request, object_id)
         if sale is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)

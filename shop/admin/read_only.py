@@ -12,7 +12,7 @@ from shop.admin.checked import CheckedAdmin
 
 
 class ReadOnlyAdmin(CheckedAdmin):
-    """Pages on which nothing can be added, changed or deleted, except by an action."""
+    """A model admin without forms to add, change or delete rows. Actions can still change rows."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -25,5 +25,5 @@ class ReadOnlyAdmin(CheckedAdmin):
 
 
 def to_the_second(moment: datetime) -> str:
-    """Format a time with its seconds: a sale may sell out within one minute."""
+    """Format a time with seconds, because a sale may sell out within one minute."""
     return f"{localtime(moment):%Y-%m-%d %H:%M:%S}"

@@ -1,4 +1,4 @@
-"""Refunds: money that goes back. An operator sends it at the payment provider, and marks each refund that was sent."""
+"""Refunds: money to send back. An operator sends it at the payment provider, and marks the refund here as sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shop.models import Refund
 from shop.orders import payments
 
 BREAKABLE = ("text-right lg:text-left", "overflow-wrap: anywhere")
-"""Class and style of a text that may break anywhere, so that a long name or reference does not widen the table."""
+"""CSS class and style for a text that may break anywhere, so that a long reference does not widen the table."""
 
 
 class RefundStateFilter(admin.SimpleListFilter):
@@ -39,16 +39,16 @@ class RefundStateFilter(admin.SimpleListFilter):
 
 @admin.register(Refund)
 class RefundAdmin(ReadOnlyAdmin):
-    """Each refund is a row of its own, so that an operator marks what they saw and sent, and nothing that is due since.
+    """The admin page of refunds. An operator marks single rows as sent, so refunds that become due later stay due.
 
-    A row is written once, and later only marked as sent; a chargeback may delete it while it is due.
+    The only change of a row is that it is marked as sent. A chargeback may delete it while it is due.
     """
 
     none_yet = "No refunds yet. They appear here when a paid order is refunded, or an order cannot take a payment."
     list_display = ("id", "order_label", "customer", "payment_label", "money", "why", "since", "state")
     list_filter = (RefundStateFilter,)
     list_disable_select_all = True
-    # What is due comes first, the oldest on top; then what was sent last.
+    # List due refunds first, the oldest on top. Then list sent refunds, the latest on top.
     ordering = (F("sent_at").desc(nulls_first=True), "created_at", "pk")
     search_fields = ("payment__reference", "payment__order__id", "payment__order__customer__username", "chargeback")
     search_help_text = "Reference, order or customer"
@@ -130,7 +130,7 @@ def link_to(model: str, pk: Any, label: Any) -> str:
 
 
 def link_to_refunds(label: Any, **query: Any) -> str:
-    """Return a link to those refunds in the list that match the query."""
+    """Return a link to the list of refunds, filtered by the query."""
     return format_html(
         '<a class="text-link" href="{}?{}">{}</a>', reverse("admin:shop_refund_changelist"), urlencode(query), label
     )

@@ -1,4 +1,4 @@
-"""Run an action on sales, and say what has become of each."""
+"""Run an admin action on sales, and show the operator the result for each sale."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shop.sales.preheat import CannotPreheat
 
 
 def phase(sale: Sale) -> str:
-    """Return where a sale is in its window, whether or not it is paused."""
+    """Return whether a sale is "to come", "open" or "over" by its times. A pause does not matter here."""
     now: datetime = sale.read_at  # type: ignore[attr-defined]
     return "to come" if now < sale.opens_at else "open" if now < sale.closes_at else "over"
 
@@ -35,13 +35,14 @@ def run_on_sales(
     phases: Sequence[str],
     why: str = "",
 ) -> None:
-    """Run an action on the sales that are in one of the phases. The stock of a sale that is over may be loaded for the
-    next one.
+    """Run an action on the sales that are in one of the phases, and refuse the others.
+
+    For example, closing a sale that is over could unload the stock of the next sale.
 
     Args:
-        act: takes the id of a sale.
+        act: the action, which takes the id of a sale.
         done: past participle for the message, such as "closed".
-        why: the reason that the operator has given to pause or resume. The history keeps it.
+        why: the operator's reason to pause or resume, which the history keeps.
     """
 
     def run(sale: Sale) -> str | bool:
@@ -57,7 +58,7 @@ def run_on_sales(
             model_admin.message_user(request, f"The stock of {sale} is not loaded yet. {reason}", messages.WARNING)
         except (RedisError, DatabaseError, UnknownStrategy) as error:
             if why:
-                # The sale may be paused, or open again, all the same: the history has to say who did it and why.
+                # The sale may be paused or resumed despite the error, so the history has to say who did it and why.
                 model_admin.log_change(request, sale, f"{done.capitalize()} in part. {why}")
             said = error if isinstance(error, UnknownStrategy) else f"Try again. A server did not answer: {error}"
             raise Failed(f"{sale} was not fully {done}. {said}") from error

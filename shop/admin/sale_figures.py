@@ -1,4 +1,4 @@
-"""What the sales of a list have sold, taken and left: two statements for the whole page."""
+"""Units sold, units left and revenue of the sales in a list, in a few statements for the whole page."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class SaleFigures:
     """Figures of a sale.
 
     Args:
-        sold: units of pending and paid orders, returned ones subtracted.
-        left: units on hand of its skus.
-        revenue: price of the units of paid orders, in the currency of the sale.
+        sold: units of pending and paid orders, without returned units.
+        left: units on hand of the skus of the sale.
+        revenue: price of the units of paid orders, without returned units, in the currency of the sale.
     """
 
     sold: int = 0
@@ -34,7 +34,7 @@ class SaleFigures:
 
 
 def figures_of(sales: Sequence[Sale]) -> dict[int, SaleFigures]:
-    """Return the figures of sales by their id."""
+    """Return the figures of each sale, by its id."""
     standing = OrderItem.objects.filter(order__sale__in=sales, order__state__in=Order.STANDING).order_by()
     revenue = Coalesce(PRICE, Decimal(), output_field=DecimalField())
     grouped = standing.values("order__sale").annotate(units=Sum(UNITS), revenue=revenue)

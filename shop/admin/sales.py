@@ -1,4 +1,4 @@
-"""Products and the sales that offer them."""
+"""The admin pages of products and of the sales that offer them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProductAdmin(CheckedAdmin):
 
 
 class SaleForm(forms.ModelForm):
-    """A sale as its page has shown it. An older form must not reopen a sale that was closed, or bring back a price."""
+    """The form of a sale. It is refused if the sale has changed since, so that it cannot reopen a closed sale."""
 
     shown = forms.CharField(required=False, widget=forms.HiddenInput)
 
@@ -56,7 +56,7 @@ class SaleForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
-        # The row of the sale is locked by now, see `SaleAdmin.get_object`, and the instance is not changed yet.
+        # `SaleAdmin.get_object` has locked the row of the sale, and the instance does not have the new values yet.
         if cleaned.get("shown") and cleaned["shown"] != digest(self.instance):
             raise forms.ValidationError(
                 "The sale has changed since this page was opened; perhaps it was closed. Nothing was saved. "
@@ -66,7 +66,10 @@ class SaleForm(forms.ModelForm):
         return cleaned
 
     def _keep_the_opening(self, cleaned: dict[str, Any]) -> None:
-        """Refuse another opening time in the past: the waiting room counts those whom it admits from the opening on."""
+        """Refuse to change an opening time in the past to another one in the past.
+
+        The waiting room computes from the opening time how many customers it has admitted.
+        """
         opens_at = cleaned.get("opens_at")
         before = self.instance
         if not (opens_at and before.pk and before.waiting_room):
@@ -79,7 +82,7 @@ class SaleForm(forms.ModelForm):
 
 
 def digest(sale: Sale) -> str:
-    """Return a text that differs when anything differs that the form of the sale can change."""
+    """Return a digest of all values that the form of the sale can change."""
     if sale.pk is None:
         return ""
     items = sale.items.order_by("pk").values_list("pk", "product", "price", "limit")
@@ -89,12 +92,12 @@ def digest(sale: Sale) -> str:
 
 
 class SaleItemFormSet(BaseInlineFormSet):
-    """Check that no product of the sale is in another sale at the same time."""
+    """The formset of the items of a sale. It refuses a product that another sale offers at the same time."""
 
     def clean(self) -> None:
         super().clean()
         if self.instance.opens_at is None or self.instance.closes_at is None:
-            return  # The form of the sale reports this.
+            return  # The form of the sale reports missing times.
         kept = [form.cleaned_data for form in self.forms if not form.cleaned_data.get(DELETION_FIELD_NAME)]
         products = [item["product"] for item in kept if item.get("product")]
         if problems := list(lifecycle.overlaps(self.instance, products)):
@@ -144,8 +147,8 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
     inlines = (SaleItemInline,)
     actions = ("preheat", "pause", "resume", "close")
     actions_detail = ("preflight", "preheat_one", "pause_one", "resume_one", "extend", "close_one")
-    # Put labels above the fields, so that an item is one line on a wide screen and readable on a phone. Newer versions
-    # of unfold ignore this.
+    # Put labels above the fields, so that an item takes one line on a wide screen and is readable on a phone. Newer
+    # versions of unfold ignore this.
     compressed_fields = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Sale]:
@@ -166,7 +169,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
         return (*fields, "shown") if obj and self.has_change_permission(request, obj) else fields
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Leave the slug empty: the page of a new sale fills it in as the name is typed."""
+        """Leave the slug empty, because a script on the page fills it in while the operator types the name."""
         return {"slug": "", **super().get_changeform_initial_data(request)}
 
     def get_readonly_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[str, ...]:
@@ -176,13 +179,13 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
         return ("preheated_label", "currency", *fixed)
 
     def has_delete_permission(self, request: HttpRequest, obj: Sale | None = None) -> bool:
-        """Do not delete a sale that was preheated or has orders: Redis may hold its stock. Close it instead."""
+        """Refuse to delete a sale that was preheated or has orders, because Redis may hold its stock."""
         return super().has_delete_permission(request, obj) and not (obj and obj.strategy_is_fixed)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Sale | None:
-        """Return the sale, locked while a form of this user changes or deletes it, so that it is not preheated before.
+        """Return the sale. Lock it if a form changes or deletes it, so that nobody preheats it at the same time.
 
-        Django opens a transaction for those forms alone: the history reads the sale outside one, even by a POST.
+        Django opens a transaction only for these forms. Other views, such as the history, get the sale without a lock.
         """
         sale = super().get_object(request, object_id, from_field)
         may_write = self.has_change_permission(request, sale) or self.has_delete_permission(request, sale)
@@ -191,7 +194,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
         return Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:  # noqa: FBT001
-        """Preheat a loaded sale again when its items change: the stock of a new item may be split or not loaded."""
+        """Save the items. If they changed, preheat a loaded sale again, because new items need their stock loaded."""
         super().save_related(request, form, formsets, change)
         stocked = StockItem.objects.values("sku")
         for item in form.instance.items.exclude(product__sku__in=stocked).select_related("product"):

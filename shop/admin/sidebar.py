@@ -1,4 +1,4 @@
-"""The sidebar of the admin. Users see the entries that they may open."""
+"""The sidebar of the admin. Users see only the pages that they may open."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def navigation(request: HttpRequest) -> list[SidebarItem]:
 
 
 def list_of(model: type[Model], title: str, icon: str) -> SidebarItem:
-    """Return the link to the list of a model, shown to users who may view it."""
+    """Return the sidebar entry of a model's list. Only users who may view the model see it."""
     link = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
     its_admin = admin.site.get_model_admin(model)
-    # Pass a function instead of the bound method: unfold copies the navigation, and would copy the whole admin with it.
+    # Pass a function instead of the bound method: unfold deep-copies the navigation, and would copy the whole admin.
     return {
         "title": title,
         "icon": icon,

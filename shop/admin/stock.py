@@ -1,4 +1,4 @@
-"""Stock: the figures of each sku in the tables and in Redis, and the form that adds movements."""
+"""The admin pages of stock: the figures of each sku in Postgres and Redis, and the form that adds movements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ LATEST = 20
 
 
 class MovementForm(forms.ModelForm):
-    """Add a movement to the stock of a sku. Figures are never overwritten, so stock can change while it is sold."""
+    """The form that adds a movement to the stock of a sku.
+
+    It adds or subtracts units and never overwrites a figure, so operators can use it while the shop is selling.
+    """
 
     kind = forms.ChoiceField(
         choices=StockMovement.Kind.choices,
@@ -63,7 +66,7 @@ class MovementForm(forms.ModelForm):
             self.fields["received_before"].initial = self.instance.received
 
     def clean(self) -> dict[str, Any]:
-        """Refuse what `stock.move` would refuse, and a form that was sent twice or is older than the last movement."""
+        """Refuse a movement that `stock.move` would refuse, and a form that was opened before the last movement."""
         cleaned = super().clean() or {}
         if self.errors:
             return cleaned
@@ -76,7 +79,7 @@ class MovementForm(forms.ModelForm):
             self.add_error("units", "Enter a number other than 0. Only a correction may be negative.")
         if not cleaned.get("why"):
             self.add_error("why", "Enter a reason.")
-        # Lock the row until the movement is committed, so that of two identical forms the second is refused.
+        # Lock the row until the movement is committed, so that the second of two identical forms is refused.
         stock.merge(self.instance.pk, -units)
         row = StockItem.objects.select_for_update().filter(pk=self.instance.pk).first()
         self.refuse_if_moved_since(row, cleaned.get("received_before"))
@@ -95,7 +98,7 @@ class MovementForm(forms.ModelForm):
 
 @admin.register(StockItem)
 class StockAdmin(CheckedAdmin):
-    """The figures of each sku. Drift is received - on hand - sold, and must be 0."""
+    """The admin page of stock items. The drift of a sku is received - on hand - sold, and must be 0."""
 
     none_yet = "No stock yet. Add the first delivery of a sku."
     form = MovementForm
@@ -105,7 +108,7 @@ class StockAdmin(CheckedAdmin):
     search_fields = ("sku",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[StockItem]:
-        # Use one statement, so that on hand and sold belong to the same moment while the shop is selling.
+        # Read all figures in one statement, so that they belong to the same moment while the shop is selling.
         sold = OrderItem.objects.filter(product=OuterRef("pk"), order__state__in=Order.STANDING)
         units = sold.order_by().values("product").annotate(units=Sum(F("quantity") - F("returned"))).values("units")
         moved = StockMovement.objects.filter(item=OuterRef("pk")).order_by().values("item").annotate(sum=Sum("units"))

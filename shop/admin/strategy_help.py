@@ -1,4 +1,4 @@
-"""When to choose which strategy, as README.md says it: the help of the form of a sale."""
+"""The help text for the choice of a strategy in the form of a sale, in the words of README.md."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ CHOOSE_WHEN = {
     "etcd-lock": ELSEWHERE,
     "zookeeper-lock": ELSEWHERE,
 }
-"""By the name of the strategy. A test compares it with the table in README.md."""
+"""When to choose a strategy, by its name. A test compares these texts with the table in README.md."""
 
 
 def help_text() -> SafeString:
-    """Return the help for the strategies that a sale can choose here."""
+    """Return the help text for the strategies that this installation offers."""
     lines = ((name, CHOOSE_WHEN[name].replace("`", "")) for name in CHOOSE_WHEN if name in registry.NAMES)
     return format_html(
         "How stock is taken. It is fixed once the sale is preheated. <details>"

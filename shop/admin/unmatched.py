@@ -1,4 +1,4 @@
-"""Reports of the payment provider that match no order. An operator marks those that are settled."""
+"""The admin page of unmatched reports: money that fits no order. An operator marks each report that is settled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class UnmatchedReportAdmin(ReadOnlyAdmin):
     search_help_text = "Any part of the report"
     fields = ("received", "reason", "report", "state", "settled")
     actions = ("settle",)
-    # An operator settles the reports that they saw, not those that came since.
+    # Operators may only settle reports that they have seen, so they cannot select all pages.
     list_disable_select_all = True
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
