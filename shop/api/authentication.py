@@ -14,12 +14,12 @@ from rest_framework_simplejwt.exceptions import TokenError
 from shop.accounts.tokens import AccessToken
 
 TOKENS = 10_000
-"""Valid tokens that a process remembers, about 2 kB each. A buyer sends theirs with each request of a sale."""
+"""Maximum number of checked tokens in a process's cache, about 2 kB each. A buyer sends the same token many times."""
 
 
 @lru_cache(TOKENS)
 def _verified(raw_token: bytes) -> AccessToken:
-    """Return a token whose signature and claims were checked. Errors are not remembered, so nobody can fill the cache.
+    """Check the signature and the claims of a token, and return it. Only valid tokens are cached.
 
     Raises:
         TokenError: the token is not valid.
@@ -28,7 +28,7 @@ def _verified(raw_token: bytes) -> AccessToken:
 
 
 class TokenAuthentication(JWTStatelessUserAuthentication):
-    """`Authorization: Bearer` with an access token. Reading it costs no query."""
+    """Authenticates requests by the header `Authorization: Bearer` and an access token, without a query."""
 
     def get_raw_token(self, header: bytes) -> bytes | None:
         scheme, *token = header.split() or [b""]
@@ -39,13 +39,13 @@ class TokenAuthentication(JWTStatelessUserAuthentication):
     def get_validated_token(self, raw_token: bytes) -> Any:
         try:
             token = _verified(raw_token)
-            # All other claims stay true. A token that has expired since it was remembered is checked as a new one.
+            # A cached token can only have expired since. Parsing an expired token again raises the error.
             return token if time.time() < token["exp"] else AccessToken(raw_token)  # type: ignore[arg-type]
         except TokenError as error:
             raise AuthenticationFailed(str(error)) from error
 
 
 class TokenScheme(SimpleJWTScheme):
-    """The description of the token in the schema. drf-spectacular finds this class by its base."""
+    """Describes the token in the OpenAPI schema. drf-spectacular finds this class by its base class."""
 
     target_class = "shop.api.authentication.TokenAuthentication"

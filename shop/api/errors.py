@@ -1,4 +1,4 @@
-"""Why a request is refused before its content is looked at."""
+"""Errors of a request that the API refuses before it looks at the content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class BodyTooLarge(exceptions.APIException):
 
 
 class LengthRequired(exceptions.APIException):
-    """The body is chunked. WSGI does not pass on such bodies."""
+    """The body is chunked, and WSGI does not pass on chunked bodies."""
 
     status_code = 411
 

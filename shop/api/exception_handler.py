@@ -1,4 +1,4 @@
-"""The exception handler of the API: it answers exceptions with problem documents (RFC 9457)."""
+"""The exception handler of the API, which turns exceptions into problem documents (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (exceptions.UnsupportedMediaType, problems.UNSUPPORTED),
     (exceptions.Throttled, problems.TOO_FAST),
     (exceptions.ParseError, problems.INVALID),
-    # `handle_exception` answers these with more details.
+    # `handle_exception` handles these itself, to add details. They are listed here for `problem_of`.
     (UnknownSale, problems.INVALID),
     (UnknownProduct, problems.INVALID),
     (OperationalError, problems.UNAVAILABLE),
@@ -96,14 +96,14 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
 
 
 def problem_of(error: Exception) -> Problem:
-    """Return the problem with which an error of an order is answered."""
+    """Return the problem type of an error."""
     return next((problem for kind, problem in BY_EXCEPTION if isinstance(error, kind)), problems.INTERNAL)
 
 
 def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpResponse | None:
-    """Answer an exception with a problem document. Return None for one that is a bug of the shop.
+    """Return a problem document for an exception, or None if the exception is a bug of the shop.
 
-    This is the exception handler of Django REST framework.
+    The settings name this function as the exception handler of Django REST framework.
     """
     if isinstance(error, BodyTooLarge):
         return response(problems.TOO_LARGE, str(error))
@@ -121,9 +121,9 @@ def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpRespon
         return _invalid([{"pointer": "#/items", "detail": str(error)}])
     if isinstance(error, exceptions.ValidationError):
         return _invalid(list(pointers(error.detail)))
-    # InternalError: the transaction has reached its time limit, or the server is read-only, such as a standby.
+    # InternalError: the transaction has reached its time limit, or the server is read-only, for example a standby.
     if isinstance(error, (OperationalError, InterfaceError, InternalError)):
-        # It is unknown whether the transaction was committed. A request with the same key finds out.
+        # The transaction may have been committed. The client finds out by repeating the request with the same key.
         if is_away(error):
             outages.failed(ANSWERING, error)
         else:
@@ -151,8 +151,8 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
         case errors.SoldOut():
             members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
         case errors.TryAgain():
-            # Log the cause instead of sending it: it contains names of servers and keys. An unknown strategy is an
-            # error, because it stays until an operator corrects the settings.
+            # Log the cause instead of sending it, because it contains names of servers and keys. An unknown strategy is
+            # an error, because an operator has to correct the settings.
             level = logging.ERROR if isinstance(error, errors.UnknownStrategy) else logging.INFO
             logger.log(level, "%s: %s", problem.slug, error)
             detail = ""
@@ -194,7 +194,7 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
 
 
 def pointers(detail: Any, path: str = "#") -> Any:
-    """Yield the errors of a serializer with JSON pointers into the body."""
+    """Yield each error of a serializer with a JSON pointer to the field in the body."""
     if isinstance(detail, dict):
         for name, inner in detail.items():
             yield from pointers(inner, path if name == "non_field_errors" else f"{path}/{name}")

@@ -1,4 +1,7 @@
-"""Health checks: whether a web process has started, and whether it can serve now. The door answers whether it lives."""
+"""Health checks: whether a web process has started, and whether it can serve requests now.
+
+The front of the web server (`shop.runtime.door`) handles the liveness check.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ from inventory.outages import ANSWERING, outages
 from shop.look import look
 
 TIMEOUT = 2
-"""Seconds for each server to answer. libpq does not accept less, and `CACHES` gives Redis the same."""
+"""Seconds to wait for each server. libpq accepts no shorter timeout, and `CACHES` sets the same one for Redis."""
 
 
 class Readiness:
-    """What a look at Postgres and Redis found, remembered, so that frequent questions cost them nothing.
+    """Checks Postgres and Redis, and caches the result, so that frequent health checks do not load the servers.
 
-    A look opens its own connection to Postgres. One from the pool would say less: all of them may be busy, or still be
-    connected to a server that no longer answers.
+    A check opens a new connection to Postgres. Those in the pool may all be busy, or still be connected to a server
+    that no longer answers.
     """
 
     REMEMBERED = 1.0
-    """Seconds."""
+    """Seconds for which a result is cached."""
 
     def __init__(self) -> None:
         self._looking = threading.Lock()
@@ -38,7 +41,7 @@ class Readiness:
         self._until = 0.0
 
     def __call__(self) -> dict[str, bool]:
-        """Return which servers can be used. Only one caller at a time looks; others get what was found before."""
+        """Return whether each server can be used. Only one thread at a time checks; others get the last result."""
         if time.monotonic() >= self._until and self._looking.acquire(blocking=not self._found):
             try:
                 if time.monotonic() >= self._until:
@@ -50,11 +53,12 @@ class Readiness:
 
 
 def _postgres() -> dict[str, bool]:
-    # The limits on waiting are looked at when a server starts: a role that is changed in between must not end the sale.
+    # `web=False` skips the check of the time limits, which a web process makes when it starts. A later change of the
+    # role must not make all processes unready in the middle of a sale.
     found = look(TIMEOUT, web=False, target_session_attrs="read-write")
     if found.writes:
         outages.worked(ANSWERING)
-    # A pooler is named only if the settings do not fit it.
+    # Report a pooler only if the settings do not fit it.
     return {"postgres": found.writes, **({"pooler": False} if found.wrong else {})}
 
 
@@ -67,18 +71,18 @@ def _redis_answers() -> bool:
 
 
 readiness = Readiness()
-"""Of this process."""
+"""The health check of this process, with its cached result."""
 
 
 class HealthView(APIView):
-    """A check that anyone may ask for."""
+    """Base class of the health checks, which need no authentication."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
 
 class Ready(HealthView):
-    """Whether requests can be served: Postgres answers, can write and fits the settings, and Redis answers."""
+    """Readiness check: Redis answers, and Postgres answers, accepts writes and fits the settings."""
 
     @extend_schema(exclude=True)
     def get(self, request: Request) -> Response:
@@ -87,7 +91,7 @@ class Ready(HealthView):
 
 
 class Started(HealthView):
-    """Whether this process has once found both servers, and all migrations applied. It stays true."""
+    """Startup check: this process has once found both servers ready and all migrations applied. It then stays true."""
 
     started = False
 

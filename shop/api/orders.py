@@ -1,4 +1,4 @@
-"""Orders of the caller: place, list, look up, pay and cancel. `shop.orders` decides."""
+"""API views of the caller's orders: place, list, look up, pay and cancel. `shop.orders` has the rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXAMPLE_ORDER = OpenApiExample(
 
 @remembered
 def new_order(body: dict[str, Any]) -> Mapping[str, Any]:
-    """Return the content of an order request: `sale`, and `quantities` and `expected_prices` by product id.
+    """Return the validated body: `sale`, and `quantities` and `expected_prices` by product id.
 
     Raises:
         ValidationError: the body is not valid.
@@ -78,7 +78,7 @@ class Orders(ListAPIView[Order]):
         placed = place_order(
             customer=customer_of(request), guest=is_guest(request), key=key, ticket=ticket, **new_order(request)
         )
-        # A rejected order was queued and answered with 202. Its key gets the same status again.
+        # A rejected order was queued, so its first response had status 202. Give a retry the same status.
         accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(
             order_json(placed.order, queued=placed.queued, place=placed.place),

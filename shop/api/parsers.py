@@ -13,7 +13,7 @@ from shop import limits
 from shop.api.errors import BodyTooLarge
 
 MAX_BODY = limits.BODY_BYTES
-"""Bytes. The web server refuses a longer body before; without it, Django REST framework would read any length."""
+"""Maximum bytes of a body. The shop's web server has the same limit; behind another server, only this one applies."""
 
 
 class JsonParser(BaseParser):

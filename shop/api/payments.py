@@ -1,4 +1,4 @@
-"""Payments and chargebacks that the payment provider reports, each in a signed message."""
+"""API views for payments and chargebacks, which the payment provider reports in signed messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ EXAMPLE_CHARGEBACK = OpenApiExample(
 
 
 def signed_report(request: Request) -> str:
-    """Return the body of a report that the payment provider has signed.
+    """Check the signature of the payment provider, and return the body of its report.
 
     Raises:
         LengthRequired, BodyTooLarge, BadSignature: the report is refused.
@@ -64,7 +64,7 @@ def signed_report(request: Request) -> str:
 
 @contextmanager
 def recorded_if_refused(report: str) -> Iterator[None]:
-    """Record a report that is refused. The provider has signed it, so there is money that an operator has to settle."""
+    """Context manager that records a signed report if it is refused, because an operator has to settle its money."""
     try:
         yield
     except ValidationError as refused:
@@ -102,7 +102,7 @@ class Payments(APIView):
             try:
                 received = payments.receive_payment(**body.validated_data, report=report)
             except payments.NeverSaved as never:
-                # Repeating the report would never help, so the provider hears that it has arrived.
+                # Return success, so that the provider does not repeat the report: it could never be booked.
                 return Response(unmatched_json(body.validated_data, unmatched.record(report, str(never))))
         return Response(
             PaymentSerializer(received.payment).data,

@@ -1,4 +1,4 @@
-"""The pages that explain the types of problems: the URL of each is its `type`."""
+"""The view that explains a problem type. Its URL is the `type` of the problem document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): the table of all problems, and the answers made of them."""
+"""Problem documents (RFC 9457): the table of all problem types, and the responses that are made from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Problem:
     """A type of problem.
 
     Args:
-        slug: the last part of the URL that is its type and explains it.
+        slug: the last part of the URL that identifies and explains the problem type.
         advice: what the caller can do.
-        retry_after: seconds to wait before the next attempt; None when another attempt does not help.
+        retry_after: seconds to wait before the next attempt; None if another attempt does not help.
     """
 
     slug: str
@@ -150,7 +150,7 @@ PROBLEMS = {problem.slug: problem for problem in list(globals().values()) if isi
 
 
 def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, Any]:
-    """Return the problem document. Its `detail` is the advice if there is nothing more specific."""
+    """Return the problem document. Without a `detail`, it contains the general advice."""
     return {
         "type": problem.type,
         "title": problem.title,

@@ -1,4 +1,4 @@
-"""Render JSON, whatever the Accept header says."""
+"""Render JSON for every Accept header."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JsonRenderer(BaseRenderer):
 
 
 class OneFormat(BaseContentNegotiation):
-    """Use the only format that there is. An unknown Accept header is not an error."""
+    """Content negotiation that always chooses JSON. An Accept header without JSON is not an error."""
 
     def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser | None:
         media_type = request.content_type.partition(";")[0].strip().lower()

@@ -1,4 +1,4 @@
-"""Read a request: who sends it, its idempotency key and its body; and mark the answer to one that is repeated."""
+"""Read the customer, the idempotency key and the body of a request, and mark responses to repeated requests."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from shop.api.parsers import MAX_BODY, JsonParser
 KEY = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
 """Form of an idempotency key."""
 BODIES, LONGEST_BODY = 1000, 1000
-"""How many bodies a process remembers, and the bytes of the longest one."""
+"""Maximum number of bodies in a process's cache, and the maximum bytes of a cached body."""
 
 Result = TypeVar("Result")
 
 
 def customer_of(request: Request) -> int:
-    """Return the user id in the token of the request, which `shop.accounts.tokens` has checked."""
+    """Return the user id in the access token, whose signature and claims were checked. The account is not checked."""
     return int(str(request.user.pk))
 
 
 def is_guest(request: Request) -> bool:
-    """Return whether the token of the request is a guest's."""
+    """Return whether the access token of the request belongs to a guest."""
     token: Any = request.auth
     return bool(token.get(GUEST, False))
 
@@ -37,7 +37,7 @@ def is_guest(request: Request) -> bool:
 def account_of(request: Request) -> int:
     """Return the user id in the token, after checking that the account is active and its session has not ended.
 
-    Placing an order uses `customer_of` instead: whether the account is active is checked when the order is saved.
+    Placing an order uses `customer_of` instead, because `saving.save` checks whether the account is active.
 
     Raises:
         TokenError: the token is valid, but the account was closed, or its session has ended.
@@ -49,7 +49,7 @@ def account_of(request: Request) -> int:
 
 
 def idempotency_key(request: Request) -> str:
-    """Return the idempotency key of a request. The quotes that the IETF draft puts around it are optional.
+    """Return the idempotency key of a request. The quotes around it, which the IETF draft demands, are optional.
 
     Raises:
         BadKey: the key is missing or malformed.
@@ -67,7 +67,7 @@ def idempotency_key(request: Request) -> str:
 
 
 def require_length(request: Request) -> None:
-    """Refuse a chunked body, which would be read as an empty one."""
+    """Refuse a chunked body, because Django would read it as an empty body."""
     if "Content-Length" not in request.headers and "Transfer-Encoding" in request.headers:
         raise LengthRequired
 
@@ -84,12 +84,12 @@ def json_object(request: Request) -> dict[str, Any]:
 
 
 def remembered(validate: Callable[[dict[str, Any]], Result]) -> Callable[[Request], Result]:
-    """Return a function that validates the body of a request, and remembers the result for the next equal body.
+    """Return a function that validates the body of a request, and caches the result for requests with an equal body.
 
-    In a sale nearly all buyers send the same bytes. A body that is not valid is not remembered.
+    In a sale nearly all buyers send the same bytes. Invalid bodies are not cached.
 
     Args:
-        validate: returns what a JSON object says. Its result is shared by requests, so it must not be changed.
+        validate: returns the validated content of a JSON object. Requests share the result, so it must be immutable.
     """
 
     @lru_cache(BODIES)
@@ -125,5 +125,5 @@ def raw_body(request: Request) -> bytes:
 
 
 def replay_header(*, replayed: bool) -> dict[str, str]:
-    """Return the header that marks a repeated request, which has changed nothing."""
+    """Return the response header that marks a repeated request; empty for a first request."""
     return {"Idempotent-Replayed": "true"} if replayed else {}

@@ -1,4 +1,4 @@
-"""Open and coming sales, for everybody."""
+"""API views of open and coming sales. They need no token."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ MEMBERS: dict[problems.Problem, dict[str, Any]] = {
         "errors": [{"pointer": "#/sale", "detail": "This field is required."}],
     }
 }
-"""Members of the examples, where the type alone says too little."""
+"""Additional members of the examples, by problem type."""
 PROBLEM = {
     "type": "object",
     "description": "Problem document (RFC 9457)",

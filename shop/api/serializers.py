@@ -21,12 +21,12 @@ MAX_ID = 2**63 - 1
 MAX_ITEMS = 20
 MAX_QUANTITY = 1000
 UNMATCHED = "unmatched"
-"""The outcome of a payment that is not booked: it is for an order that was never saved."""
+"""The outcome of a payment that is not booked, because its order was never saved."""
 AMOUNT = r"[0-9]{1,14}\.[0-9]{2}"
 
 
 class StrictInteger(serializers.IntegerField):
-    """A JSON integer. Refuse "1", 1.0 and true, which Django REST framework would accept."""
+    """A JSON integer. It refuses "1", 1.0 and true, which Django REST framework would accept."""
 
     default_error_messages: ClassVar = {"invalid": "Send a whole number without quotes or decimals, such as 1."}
 
@@ -38,7 +38,7 @@ class StrictInteger(serializers.IntegerField):
 
 @extend_schema_field({"type": "string", "pattern": f"^{AMOUNT}$"})
 class AmountField(serializers.DecimalField):
-    """A string with two decimals. Refuse JSON numbers: as floating-point numbers they may be off by a cent."""
+    """A string with two decimals. It refuses JSON numbers, because floating-point numbers may be off by a cent."""
 
     default_error_messages: ClassVar = {"invalid": 'Send a string with two decimals, such as "10.00".'}
 
@@ -60,7 +60,7 @@ class NewOrderItemSerializer(serializers.Serializer[Any]):
 
 
 class NewOrderSerializer(serializers.Serializer[Any]):
-    """The body of an order request. `quantities` and `expected_prices` of its validated data are by product id."""
+    """The body of an order request. The validated data has `quantities` and `expected_prices` by product id."""
 
     sale = StrictInteger(min_value=1, max_value=MAX_ID)
     items: serializers.ListSerializer[Any] = serializers.ListSerializer(
@@ -85,8 +85,8 @@ class OrderItemSerializer(serializers.Serializer[Any]):
 
 
 class OrderSerializer(serializers.Serializer[Any]):
-    # The fields only describe the schema, in which a docstring would appear too. Rendering through them takes longer
-    # than placing the order.
+    # These fields only describe the OpenAPI schema. Rendering through them would take longer than placing the order.
+    # This is a comment, because a docstring would appear in the schema.
     id = serializers.UUIDField()
     sale = serializers.IntegerField(allow_null=True, help_text="Null for an order that the shop has lost.")
     state = serializers.ChoiceField(choices=[("queued", "Queued"), *Order.State.choices])
@@ -106,7 +106,7 @@ def order_json(order: Receipt, *, queued: bool = False, place: int | None = None
     """Return the JSON of an order.
 
     Args:
-        queued: the order is not saved yet, so its state is `queued`.
+        queued: whether the order is not saved yet, so that its state is `queued`.
         place: place in the queue, from 1.
     """
     payable_from = order.payable_from if order.state == Order.State.PENDING.value else None
@@ -157,7 +157,7 @@ class ReferenceField(serializers.CharField):
 
 @extend_schema_field({"type": "string", "pattern": f"^{CURRENCY}$"})
 class CurrencyField(serializers.CharField):
-    """A currency code of ISO 4217 in capitals. Without one, the amount is in the shop's own currency."""
+    """A currency code of ISO 4217 in capitals. The default is the currency of the shop."""
 
     default_error_messages: ClassVar = {"invalid": 'Send a currency code of three capitals, such as "EUR".'}
 
@@ -171,7 +171,7 @@ class CurrencyField(serializers.CharField):
 
 
 class WrittenUUIDField(serializers.UUIDField):
-    """A UUID as a string. Refuse numbers, which Django REST framework would accept."""
+    """A UUID as a string. It refuses numbers, which Django REST framework would accept."""
 
     def to_internal_value(self, data: Any) -> UUID:
         if not isinstance(data, str):
@@ -205,7 +205,7 @@ class PaymentSerializer(serializers.Serializer[Any]):
 
 
 def unmatched_json(payment: Mapping[str, Any], recorded: UnmatchedReport) -> Any:
-    """Return a reported payment that no order can have, as `PaymentSerializer` shows it."""
+    """Return the JSON of a reported payment for an order that was never saved."""
     outcome = {"outcome": UNMATCHED, "note": recorded.reason, "received_at": recorded.received_at}
     return PaymentSerializer({**payment, "order_id": payment["order"], **outcome}).data
 
@@ -271,5 +271,7 @@ class StandingSerializer(serializers.Serializer[Any]):
 
 
 NEW_ORDER = NewOrderSerializer()
-"""Validates all order requests. Making a serializer copies its fields, which takes longer than validating. Validation
-stores nothing in the serializer, so threads can share it."""
+"""The serializer of all order requests, because making one takes longer than the validation.
+
+Threads can share it, because validation stores nothing in it.
+"""

@@ -1,4 +1,4 @@
-"""Signatures of the payment provider: HMAC-SHA256 of time and body, with the shared secret."""
+"""Make and check signatures of the payment provider: HMAC-SHA256 of time and body with the shared secret."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rest_framework.exceptions import APIException
 HEADER = "Payment-Signature"
 FORM = re.compile(r"t=([0-9]{1,12}),v1=([0-9a-f]{64})")
 TOLERANCE = 300
-"""Seconds by which the time of a signature may differ from ours. The provider signs again when it sends again."""
+"""Seconds by which the time of a signature may differ from now. The provider signs each repeated report again."""
 
 
 class BadSignature(APIException):
@@ -23,10 +23,10 @@ class BadSignature(APIException):
 
 
 def sign(body: bytes, *, at: int | None = None) -> str:
-    """Return the value of the header for a body.
+    """Return the value of the signature header for a body.
 
     Args:
-        at: seconds since 1970; None means now.
+        at: time of the signature in seconds since 1970; None means now.
     """
     moment = int(time.time()) if at is None else at
     return f"t={moment},v1={_digest(body, moment)}"

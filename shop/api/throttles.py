@@ -1,4 +1,4 @@
-"""Limit the order requests of a customer."""
+"""Rate limits per customer, for order requests and for requests about waiting rooms."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from inventory.outages import Breaker, outages
 from shop import limits
 
 breaker = Breaker(limits.REDIS)
-"""Whether Redis answered the last count. It may hold back a script while it accepts connections (CLIENT PAUSE)."""
+"""The circuit breaker that is open while Redis does not run `COUNT`, for example during CLIENT PAUSE."""
 LIMITING = "Limiting order requests"
-"""The work that fails while Redis is away: each process limits the requests that it gets then."""
+"""Name in the log of the work that fails while Redis is away. Each process then counts for itself."""
 
-# A script, because a crash between INCRBY and EXPIRE would leave a key that never expires. The counts are not written
-# to the append-only file, where each would wait for the disk; losing the counts of a second does no harm.
+# This is a script, because a crash between INCRBY and EXPIRE would leave a key that never expires. It avoids the
+# append-only file, so that it need not wait for the disk. Losing the counts of a second does no harm.
 COUNT = """
     redis.set_repl(redis.REPL_NONE)
     local tries = redis.call('INCRBY', KEYS[1], ARGV[1])
@@ -35,7 +35,7 @@ COUNT = """
 
 
 class Seen:
-    """The customers whose requests this process has counted in the present second."""
+    """Counts the requests of each customer to this process in the present second."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -54,17 +54,17 @@ class Seen:
 seen = Seen()
 looks = Seen()
 LOOKS = 10
-"""Requests about a waiting room that a customer may send to a process in a second. Pages send one in two seconds."""
+"""Requests about waiting rooms that a customer may send to a process in a second. A page sends one in two seconds."""
 
 
 class OrderRate(BaseThrottle):
-    """Allow a customer `ORDER_RATE` requests in a second, counted in Redis for all processes.
+    """Allow a customer `ORDER_RATE` order requests in a second, counted in Redis for all processes.
 
-    The first request of a customer in a second is counted in this process only: in a sale nearly all customers send no
-    more, and asking Redis for each would take a fifth of the CPU time of a refusal. The second request counts both. A
-    customer who reaches every web process can thus send one more request to each.
+    The first request of a customer in a second is counted only in this process. Nearly all customers send no more, and
+    a command to Redis would take a fifth of the CPU time of a refusal. The second request adds both to the count in
+    Redis. So a customer can send one request too many to each web process.
 
-    While Redis does not answer, each process counts by itself. If it hangs, one request at a time asks it.
+    While Redis does not answer, each process counts for itself. While Redis hangs, one request at a time tries it.
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
@@ -94,7 +94,7 @@ class OrderRate(BaseThrottle):
 
     @property
     def rule(self) -> str:
-        """The limit in words."""
+        """A sentence for the client about this limit."""
         return f"A customer may send {settings.ORDER_RATE} order requests in a second."
 
 
@@ -109,5 +109,5 @@ class LookRate(BaseThrottle):
 
     @property
     def rule(self) -> str:
-        """The limit in words."""
+        """A sentence for the client about this limit."""
         return f"A customer may ask for their places in waiting rooms {LOOKS} times in a second."

@@ -1,4 +1,4 @@
-"""Views that issue, refresh and end tokens."""
+"""API views that issue, refresh and end tokens."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ schema = SpectacularAPIView.as_view(
     content_negotiation_class=DefaultContentNegotiation,
     http_method_names=["get", "head"],
 )
-# The split view has its script in a file of its own, as the Content-Security-Policy demands.
+# Use the split view, because the Content-Security-Policy allows no script inside the page.
 docs = SpectacularSwaggerSplitView.as_view(
     url_name="api-schema",
     template_name="shop/api_docs.html",

@@ -1,4 +1,4 @@
-"""The waiting room of a sale: enter it, and look at one's place. `shop.waiting.room` decides."""
+"""API view of a sale's waiting room: enter it, or get one's place. `shop.waiting.room` has the rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shop.waiting import room
 from shop.waiting.room import Standing
 
 NO_STORE = {"Cache-Control": "no-store"}
-"""A ticket is for one customer and must not be kept by any cache."""
+"""Response headers that forbid caching, because the response may contain the ticket of one customer."""
 
 
 class WaitingRoom(APIView):
@@ -55,7 +55,7 @@ def _offer_with_room(sale: int) -> Offer:
 
     Raises:
         Http404: there is no such sale, or it has no waiting room.
-        SaleNotOpen: it is over.
+        SaleNotOpen: the sale is over.
     """
     offer = offers.get(sale)
     if offer is None:
@@ -68,7 +68,7 @@ def _offer_with_room(sale: int) -> Offer:
 
 
 def standing_json(standing: Standing) -> dict[str, Any]:
-    """Return the JSON of where a customer stands."""
+    """Return the JSON of a customer's place in a waiting room."""
     return {
         "state": standing.state,
         "entered": standing.entered,

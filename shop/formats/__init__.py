@@ -1,1 +1,1 @@
-"""How the admin writes dates."""
+"""Formats of dates in the admin, by language."""

@@ -1,1 +1,1 @@
-"""In English."""
+"""Formats of dates in English."""

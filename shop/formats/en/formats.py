@@ -1,4 +1,4 @@
-"""One way to write a date: sortable, and with seconds, as a sale may sell out within one minute."""
+"""Sortable formats of dates and times, with seconds, because a sale may sell out within one minute."""
 
 DATE_FORMAT = "Y-m-d"
 TIME_FORMAT = "H:i:s"
