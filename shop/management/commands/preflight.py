@@ -1,4 +1,4 @@
-"""`manage.py preflight`: check before a sale whether it will work."""
+"""`manage.py preflight`: check settings, servers and a sale before the sale opens."""
 
 from __future__ import annotations
 
@@ -48,7 +48,11 @@ class Command(BaseCommand):
 
 
 def find(wanted: str) -> Sale:
-    """Return the sale with this number or slug. A slug may be all digits, and another sale may have that number."""
+    """Return the sale with this number or slug.
+
+    Raises:
+        CommandError: there is no such sale, or one sale has this number and another this slug.
+    """
     named = Q(slug=wanted) | Q(pk=wanted) if wanted.isdecimal() else Q(slug=wanted)
     found = list(Sale.objects.filter(named))
     if not found:

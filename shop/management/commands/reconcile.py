@@ -1,4 +1,4 @@
-"""`manage.py reconcile`: repair inconsistencies between Redis and Postgres that crashed processes have left."""
+"""`manage.py reconcile`: repair differences between Redis and Postgres that crashed processes have left."""
 
 from __future__ import annotations
 

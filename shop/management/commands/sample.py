@@ -1,4 +1,4 @@
-"""`manage.py sample`: create sample data to try the shop."""
+"""`manage.py sample`: create sample products, sales and accounts, to try the shop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shop.sales.preheat import preheat_sale
 
 @dataclass(frozen=True)
 class SampleProduct:
-    """A product of the sample. Its picture is in shop/static/shop/products/."""
+    """A sample product. Its picture is in shop/static/shop/products/."""
 
     sku: str
     name: str
@@ -38,10 +38,10 @@ class SampleProduct:
 
 @dataclass(frozen=True)
 class SampleSale:
-    """A sale of the sample.
+    """A sample sale.
 
     Args:
-        wait: time until it opens, when it is created.
+        wait: time between the creation of the sale and its opening.
     """
 
     slug: str
@@ -140,7 +140,7 @@ class Command(BaseCommand):
 
 
 def stocked_product(sample: SampleProduct) -> Product:
-    """Return the product, created with its stock if there is none with its sku."""
+    """Return the product with the sku of the sample. Create it and its stock if they do not exist."""
     texts = {"name": sample.name, "description": sample.description, "picture": sample.picture}
     product, _ = Product.objects.get_or_create(sku=sample.sku, defaults=texts)
     if not StockItem.objects.filter(sku=sample.sku).exists():
@@ -149,14 +149,14 @@ def stocked_product(sample: SampleProduct) -> Product:
 
 
 def current_sale(products: Sequence[Product]) -> Sale | None:
-    """Return the sale of some of these products that is open, or else the one that opens within two minutes."""
+    """Return a sale of these products that is open now, or else one that opens within two minutes."""
     soon = clock.now() + MIDNIGHT.wait
     not_over = Sale.objects.filter(items__product__in=products, opens_at__lte=soon, closes_at__gt=clock.now())
     return not_over.order_by("opens_at", "pk").first()
 
 
 def new_sale(sample: SampleSale, products: Sequence[Product], strategy: str) -> Sale:
-    """Create a sale for a day, or until the next sale of these products."""
+    """Create a sale that lasts one day, or until the next sale of these products opens."""
     opens_at = clock.now() + sample.wait
     closes_at = end_of_sale(products, opens_at)
     sale = Sale.objects.create(
@@ -177,7 +177,7 @@ def end_of_sale(products: Sequence[Product], opens_at: datetime) -> datetime:
 
 
 def free_slug(slug: str) -> str:
-    """Return the slug, or if an earlier sale has it, the first of slug-2, slug-3, … that no sale has."""
+    """Return the slug if no sale has it; otherwise the first free one of slug-2, slug-3, …"""
     numbered = (slug if number == 1 else f"{slug}-{number}" for number in count(1))
     return next(each for each in numbered if not Sale.objects.filter(slug=each).exists())
 
