@@ -1,1 +1,1 @@
-"""The overview of the admin while a sale runs: is it selling, is it right, must an operator act?"""
+"""The figures and alerts on the admin's overview: whether sales sell, stock is right, and an operator must act."""

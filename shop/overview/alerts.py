@@ -1,4 +1,4 @@
-"""What asks for an operator now: each with a sentence, and the section of docs/operations.md that says what to do."""
+"""Alerts: reasons for an operator to act now, each with the section of docs/operations.md that says what to do."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from shop.overview.selling import SaleFigures
 OLD_QUEUE = 20.0
 """Seconds after which a queued order should have been saved, even if its worker has died."""
 LONG_HOLD = 30.0
-"""Seconds for which no order holds a lock while others wait for it."""
+"""Seconds after which a held lock with waiters raises an alert. Orders hold locks for a much shorter time."""
 
 FAILED = 0.05
-"""Share of the order requests that may end with an error of the server, as for the alert in observe/alerts.yml."""
+"""Share of order requests with a server error that raises an alert, as in observe/alerts.yml."""
 
 STOCK, ORDERS, SALES = "inventory.view_stockitem", "shop.view_order", "shop.view_sale"
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A reason to act.
+    """A reason for an operator to act.
 
     Args:
         text: what is wrong and what to do.
         section: anchor in docs/operations.md.
-        permission: who may read it.
+        permission: what a user needs to see the alert.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Alert:
 def alerts(
     sales: Sequence[SaleFigures], health: Health, broken: Sequence[Figures], requests: Requests | None = None
 ) -> list[Alert]:
-    """Return what asks for an operator, the most urgent first; nothing when all is well."""
+    """Return the present alerts, the most urgent first."""
     return [
         *_of_stock(broken),
         *_of_reconciling(health, broken),
@@ -63,7 +63,7 @@ def _of_stock(broken: Sequence[Figures]) -> Iterator[Alert]:
 
 
 def _of_reconciling(health: Health, broken: Sequence[Figures]) -> Iterator[Alert]:
-    """Say what is wrong by the last reconciliations. The live drift is no reason to act: each burst has some."""
+    """Yield an alert for problems that the last reconciliations have found. The live drift is above 0 in each burst."""
     if not health.reconciled:
         return
     newest = health.reconciled[0]

@@ -1,4 +1,4 @@
-"""The one document that refreshes the overview: parts of the page, as the user may see them."""
+"""The parts of the overview page as HTML. The open page polls them, and each user gets the parts that they may see."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shop.overview.stock_report import StockReport, stock_report
 
 @dataclass(frozen=True)
 class Figures:
-    """All that the overview shows of one moment."""
+    """All figures of the overview at one moment."""
 
     sales: list[SaleFigures]
     health: Health
@@ -30,12 +30,12 @@ class Figures:
 
 
 def read() -> Figures:
-    """Ask Postgres and Redis."""
+    """Read the figures from Postgres and Redis, without a cache."""
     return Figures(open_sales(), look(), stock_report(), rooms=rooms.read())
 
 
 class Shared:
-    """The figures that the operators of this process share."""
+    """Cached figures for all operators whose requests this process handles."""
 
     def __init__(self) -> None:
         self._sales, self._health, self._report = Remembered(open_sales), Remembered(look), Remembered(stock_report)
@@ -49,10 +49,10 @@ shared = Shared()
 
 
 def parts(request: HttpRequest, figures: Figures) -> dict[str, str]:
-    """Return the HTML of each part of the overview that the user may see, by the name of its place on the page."""
+    """Return the HTML of each part of the overview that the user may see, by the name of the part."""
 
     def can(permission: str) -> bool:
-        # Who may change something may see it, as on the other pages of the admin.
+        # As on the other pages of the admin, the permission to change includes the permission to view.
         return request.user.has_perm(permission) or request.user.has_perm(permission.replace(".view_", ".change_"))
 
     found = alerts(figures.sales, figures.health, figures.report.broken, figures.requests)

@@ -1,4 +1,4 @@
-"""What carries the sales: the queue, Celery, locks, and how fast Postgres and Redis answer."""
+"""The state of the parts on which sales depend: queue, Celery, locks, and the response times of Postgres and Redis."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from shop.models import Order, Sale
 from shop.reconciliations import Reconciliation
 
 SOON = 60
-"""Seconds ahead for which orders that expire are counted."""
+"""An order that expires within this number of seconds counts as expiring soon."""
 LATE = 60
-"""Seconds after which an order that should have expired is late. Beat looks for such orders every 10 s."""
+"""Seconds after the time to pay from which a pending order counts as late. Beat expires orders every 10 s."""
 AHEAD = 3600
-"""Seconds before a sale opens. From that time on, Celery has to run."""
+"""Seconds before the opening of a sale from which Celery has to run."""
 UNLOADED = 15
-"""Seconds for which a sale may be overdue for preheating before the overview warns. Beat tries it every 5 s."""
+"""Seconds for which preheating a sale may be overdue before the overview warns. Beat tries it every 5 s."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,13 @@ class Health:
 
     Args:
         queue_age: seconds since the oldest queued order was queued.
-        expiring: pending orders that expire within `SOON` seconds unless they are paid.
-        late: pending orders whose time to pay has been over for `LATE` seconds.
+        expiring: pending orders that will expire within `SOON` seconds if they are not paid.
+        late: pending orders whose time to pay ended more than `LATE` seconds ago.
         unloaded: names of sales that open in less than `PREHEAT_LEAD` - `UNLOADED` seconds and are not loaded.
-        needed: whether a sale that is open or about to open, or an unpaid order, needs Celery.
-        postgres_ms: milliseconds for an answer.
-        redis_error: why Redis does not answer; the figures from it are then 0.
-        reconciled: the last two reconciliations, the newest first.
+        needed: whether Celery has to run: a sale is open or opens soon, or an order is not paid yet.
+        postgres_ms: milliseconds until Postgres answered.
+        redis_error: why Redis does not answer. Its figures are then 0.
+        reconciled: the last two reconciliations, newest first.
     """
 
     expiring: int
@@ -68,7 +68,7 @@ class Health:
 
 
 def look() -> Health:
-    """Ask Postgres and Redis."""
+    """Read the state from Postgres and Redis."""
     due = Now() - timedelta(seconds=settings.ORDER_TTL)
     pending = Order.objects.filter(state=Order.State.PENDING).order_by()
     orders = pending.aggregate(

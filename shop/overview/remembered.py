@@ -1,4 +1,4 @@
-"""Figures that all operators of a process share, so that ten of them cost as much as one."""
+"""A cache for figures of the overview, so that ten operators cost as much as one."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from django.db import connection
 Value = TypeVar("Value")
 
 LEAST = 1.0
-"""Seconds for which a value is used at least."""
+"""Minimum number of seconds for which a value is cached."""
 SHARE = 3
-"""A value is used for `SHARE` times as long as it took to read, so that reading takes at most a quarter of a core."""
+"""A value is cached at least `SHARE` times as long as it took to read, so reading uses at most a quarter of a core."""
 
 
 class Remembered(Generic[Value]):
-    """A value that one caller at a time reads, and the others use.
+    """A cached value that only one caller at a time reads anew.
 
     Args:
-        read: returns the value now.
+        read: reads the present value.
     """
 
     def __init__(self, read: Callable[[], Value]) -> None:
@@ -31,10 +31,10 @@ class Remembered(Generic[Value]):
         self._until = 0.0
 
     def __call__(self) -> Value:
-        """Return the value, at most a second old, or older if it takes long to read.
+        """Return the value, which is at most a second old, or older if it takes long to read.
 
-        While one caller reads, the others get the older value. If there is none yet, they wait for it. They give back
-        their connection to Postgres first, because the caller that reads may need it.
+        While one caller reads, the others get the previous value. If there is no previous value, they wait. Before that
+        they return their connection to the pool, because the caller that reads may need it.
         """
         if not self._mutex.acquire(blocking=False):
             if (older := self._value) is not None:
@@ -55,6 +55,6 @@ class Remembered(Generic[Value]):
             self._mutex.release()
 
     def forget(self) -> None:
-        """Read the value again when it is asked for next."""
+        """Drop the cached value, so that the next call reads it anew."""
         with self._mutex:
             self._value = None

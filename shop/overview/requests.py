@@ -1,4 +1,4 @@
-"""How order requests were answered in the last seconds, by the metrics of the processes on this machine."""
+"""The results of order requests in the last seconds, from the metrics of the processes on this machine."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from shop.metrics import definitions
 from shop.metrics.folder import MetricsFolder
 
 SPAN = 10.0
-"""Seconds over which requests are counted."""
+"""Length in seconds of the period whose requests are shown."""
 FEW = 20.0
-"""Of fewer requests, a single error is no share that says anything."""
+"""Minimum divisor of the share of errors, so that one error among a few requests raises no alert."""
 ACCEPTED = ("placed", "queued", "replayed")
-"""Results that are no refusals."""
+"""Results of accepted requests. All other results are refusals."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What was counted since the processes have started.
+    """The counters of order requests at one moment, since the processes started.
 
     Args:
+        at: monotonic time of the reading, in seconds.
         results: order requests by result.
-        answers: order requests by the status of the answer.
-        within: number of answers that took at most a bound, by the bound in seconds.
+        answers: order requests by HTTP status.
+        within: number of requests that took at most the bound, by the bound in seconds.
     """
 
     at: float
@@ -40,12 +41,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class Requests:
-    """Order requests of the last seconds.
+    """Figures about the order requests of the last seconds.
 
     Args:
-        refused: refusals in a second by the type of the problem, the most frequent first.
-        failed: share of the answers with an error of the server, from 0 to 1.
-        p50, p99: seconds within which half of the requests, and 99 of 100, were answered; None without any.
+        refused: refusals per second by problem type, the most frequent first.
+        failed: share of responses with a server error, from 0 to 1.
+        p50, p99: median and 99th percentile of the response time in seconds; None if there were no requests.
     """
 
     refused: Mapping[str, float]
@@ -63,21 +64,21 @@ class Requests:
 
 
 class Watch:
-    """Compares what is counted now with what was counted `SPAN` seconds ago."""
+    """Compares the counters now with those `SPAN` seconds ago."""
 
     def __init__(self) -> None:
         self._seen: deque[Counts] = deque()
 
     def __call__(self) -> Requests | None:
-        """Return the requests since the call `SPAN` seconds ago, or since the first call if all are newer.
+        """Return the figures since the call `SPAN` seconds ago, or since the first call if it is more recent.
 
-        None if nothing is counted here, see `read`.
+        Return None if there are no metrics on this machine, see `read`.
         """
         now = read()
         if now is None:
             return None
         while self._seen and self._seen[0].at < now.at - 2 * SPAN:
-            self._seen.popleft()  # Nobody has looked for a while.
+            self._seen.popleft()  # It is too old: no operator has opened the overview for a while.
         self._seen.append(now)
         while len(self._seen) > 2 and self._seen[1].at <= now.at - SPAN:
             self._seen.popleft()
@@ -85,7 +86,7 @@ class Watch:
 
 
 def read() -> Counts | None:
-    """Return what the processes of this machine have counted; None if they count nothing, or their folder is away."""
+    """Return the counters of all processes on this machine; None if metrics are off or their folder is missing."""
     if not settings.METRICS:
         return None
     try:
@@ -106,7 +107,7 @@ def read() -> Counts | None:
 
 
 def between(before: Counts, now: Counts) -> Requests:
-    """Return the requests between two moments."""
+    """Return the figures about the requests between two readings of the counters."""
     seconds = max(now.at - before.at, 1.0)
     refused = {
         result: (count - before.results.get(result, 0)) / seconds
@@ -122,10 +123,11 @@ def between(before: Counts, now: Counts) -> Requests:
 
 
 def quantile(within: Mapping[float, float], share: float) -> float | None:
-    """Return the seconds within which a share of the requests was answered, as Prometheus estimates it.
+    """Estimate a quantile of the response time in seconds, as Prometheus's `histogram_quantile` does.
 
     Args:
-        within: answers that took at most so many seconds, by the bound, in ascending order.
+        within: number of requests that took at most the bound, by the bound in seconds, in ascending order.
+        share: the quantile, from 0 to 1.
     """
     if not within or not (total := max(within.values())):
         return None

@@ -1,4 +1,4 @@
-"""The waiting rooms of open and coming sales: how many customers are in the draw, wait, and are admitted."""
+"""Figures of the waiting rooms of open and coming sales: customers in the draw, waiting and admitted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from shop.sales.offers import Offer
 from shop.waiting import room
 
 MOST = 10
-"""Rooms that are shown: those that open first."""
+"""Maximum number of rooms on the overview. The sales that open first are shown."""
 NOBODY = 0
-"""A customer id that nobody has. Looking with it changes no place."""
+"""A customer id that no customer has, to read a room without changing a place in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +25,9 @@ class RoomFigures:
     """A waiting room at one moment.
 
     Args:
-        is_open: whether the sale has opened. Before, all customers are in the draw.
-        entered: places that were given. A customer who enters again after their turn gets another one.
-        admitted: places whose turn has come.
+        is_open: whether the sale has opened. Before the opening, all customers are in the draw.
+        entered: number of places given. A customer who enters again after their turn gets another place.
+        admitted: number of places whose turn has come.
     """
 
     offer: Offer
@@ -41,14 +41,14 @@ class RoomFigures:
 
 
 def read() -> list[RoomFigures]:
-    """Return the figures of the rooms; none while Redis does not answer, of which an alert tells."""
+    """Return the figures of the rooms; empty while Redis does not answer, which an alert reports."""
     with_room = Sale.objects.filter(waiting_room=True, closes_at__gt=Now()).order_by("opens_at", "pk")
     found = map(offers.read, with_room.values_list("pk", flat=True)[:MOST])
     return count([offer for offer in found if offer is not None])
 
 
 def count(found: Sequence[Offer]) -> list[RoomFigures]:
-    """Count the customers in the rooms of some offers, as a customer's look at their place counts them."""
+    """Return the figures of the waiting rooms of these sales, from the same script that finds a customer's place."""
     client: Redis = get_redis_connection("default")
     script = client.register_script(room.SCRIPT)
     rooms = []

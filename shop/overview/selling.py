@@ -1,4 +1,4 @@
-"""The sales that are open: what they have sold over time, what is left, and how fast they sell."""
+"""Figures of the open sales: units sold over time, units left, and orders per second."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from shop import clock
 from shop.models import Sale
 
 MOST = 10
-"""Sales that are shown: those that opened last."""
+"""Maximum number of sales on the overview. Those that opened last are shown."""
 STEPS = 60
-"""Points of a curve."""
+"""Number of points of a curve."""
 RECENT = 60
-"""Seconds of the bars of orders in a second."""
+"""Number of bars of orders per second, one bar for each of the last seconds."""
 RATE = 10
-"""Seconds over which the orders in a second are averaged."""
+"""Seconds over which the orders per second are averaged."""
 WIDTH, HEIGHT = 240, 60
 """Width and height of a curve, in the units of its SVG."""
 BAR = 20
-"""Height of the bars."""
+"""Maximum height of a bar."""
 
-# `date_part` instead of `extract`, which calculates with decimals and takes twice as long.
+# Use `date_part`, because `extract` returns decimals and takes twice as long.
 SOLD = """
     SELECT sale_id,
            greatest(0, least(%(steps)s - 1, floor(
@@ -45,7 +45,7 @@ SOLD = """
      WHERE sale_id = ANY(%(sales)s) AND state IN ('pending', 'paid')
      GROUP BY sale_id, step
 """
-# Ids of orders begin with the time at which they were placed, so the primary key finds the newest.
+# Order ids begin with the time of the order, so the index of the primary key finds the newest orders.
 NEWEST = """
     SELECT sale_id, floor(date_part('epoch', statement_timestamp() - created_at))::int AS ago, count(*)
       FROM shop_order
@@ -60,8 +60,8 @@ class SaleFigures:
     """An open sale at one moment.
 
     Args:
-        sold: units of pending and paid orders, returned ones subtracted.
-        curve: units sold until each step between the opening and now.
+        sold: units of pending and paid orders, without returned units.
+        curve: units sold up to each of `STEPS` moments between the opening and now.
         recent: orders placed in each of the last `RECENT` seconds, the oldest first.
     """
 
@@ -74,7 +74,7 @@ class SaleFigures:
 
     @property
     def rate(self) -> float:
-        """Orders in a second, over the last `RATE` seconds."""
+        """Orders per second, averaged over the last `RATE` seconds."""
         return sum(self.recent[-RATE:]) / RATE
 
     @property
@@ -84,13 +84,13 @@ class SaleFigures:
 
     @property
     def left_line(self) -> str:
-        """The points of the curve of units that were left, for an SVG."""
+        """The points of the curve of units left, for an SVG."""
         total = self.sold + self.left
         return self._points([total, *(total - sold for sold in self.curve)])
 
     @property
     def bars(self) -> Sequence[tuple[float, float, float]]:
-        """The left edge, the top and the height of each bar of orders in a second, for an SVG as wide as the curve."""
+        """The left edge, top and height of each bar of orders per second, for an SVG as wide as the curve."""
         most = max((*self.recent, 1))
         heights = [BAR * orders / most for orders in self.recent]
         return [(at * WIDTH / RECENT, BAR - height, height) for at, height in enumerate(heights) if height]
@@ -107,7 +107,7 @@ def open_sales() -> list[SaleFigures]:
     """Return the figures of the open sales, from one snapshot of the tables. A paused sale is open, too.
 
     Raises:
-        RuntimeError: called inside a transaction, whose snapshot may be old.
+        RuntimeError: the call is inside a transaction, whose snapshot may be old.
     """
     with transaction.atomic(durable=True):
         with connection.cursor() as cursor:
@@ -141,7 +141,7 @@ def _sold(sales: Sequence[Sale]) -> Mapping[int, Mapping[int, int]]:
 
 
 def _newest(now: datetime) -> Mapping[int, Mapping[int, int]]:
-    # A little earlier: the clock of a web process may be slow.
+    # Begin five seconds earlier, because the clock of the web process that made an order id may be slow.
     since = UUID(int=int((now.timestamp() - RECENT - 5) * 1000) << 80)
     return _by_sale(NEWEST, {"since": since, "recent": RECENT})
 

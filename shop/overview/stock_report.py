@@ -1,4 +1,4 @@
-"""The report on all stock that operators see: the conservation law of the tables, and where Redis differs."""
+"""The report on all stock for operators: the conservation law in Postgres, and skus whose counters in Redis differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shop import conservation
 
 @dataclass(frozen=True, slots=True)
 class RedisUnits:
-    """The units of a sku that Redis counts, and the units that the tables have on hand."""
+    """The units of a sku that Redis counts as left and reserved, and the units on hand in Postgres."""
 
     sku: str
     left: int
@@ -23,17 +23,17 @@ class RedisUnits:
 
     @property
     def drift(self) -> int:
-        """The number of units that Redis counts in excess. While orders are being saved, it is above 0 for a moment."""
+        """Units that Redis counts in excess of Postgres. It is above 0 for moments while orders are being saved."""
         return self.left + self.reserved - self.on_hand
 
 
 @dataclass(frozen=True)
 class StockReport:
-    """The figures of the tables and of Redis at one moment.
+    """The figures of Postgres and Redis at one moment.
 
     Args:
-        counters: by sku; only for skus whose units are taken from Redis.
-        error: why Redis could not be read; empty otherwise.
+        counters: the figures in Redis by sku, only for skus whose units are taken from Redis.
+        error: why Redis could not be read; empty if it was.
     """
 
     figures: Sequence[Figures]
@@ -54,10 +54,10 @@ class StockReport:
 
 
 def stock_report() -> StockReport:
-    """Check all stock.
+    """Read the figures of all stock.
 
     Raises:
-        RuntimeError: called inside a transaction.
+        RuntimeError: the call is inside a transaction.
     """
     figures = conservation.figures()
     try:
