@@ -1,1 +1,1 @@
-"""The payment provider as the shop sees it, and a simulated one to try the shop with."""
+"""The interface to the payment provider, and a simulated provider to try the shop with."""

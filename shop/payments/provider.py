@@ -1,4 +1,4 @@
-"""The payment provider: where a buyer pays for an order."""
+"""The interface to the payment provider, at whose page a buyer pays for an order."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from shop.payments.request import PaymentRequest
 
 
 class PaymentProvider:
-    """A payment provider as the shop needs it: the address at which a buyer pays for an order.
+    """A payment provider that has a page where buyers pay.
 
-    What the buyer does there comes back as a signed report to `POST /api/payments/`, whether the buyer comes back or
-    not. The shop marks an order as paid for such a report alone, never because a buyer has returned.
+    The provider sends the result as a signed report to `POST /api/payments/`. Only such a report marks an order as
+    paid. A buyer who comes back to the shop proves nothing.
 
-    This one leads to the page that `PAYMENT_PAGE` names, such as that of `manage.py provider`. To connect another
-    provider, change the two members below; "Connect a payment provider" in docs/operations.md says how.
+    This class leads buyers to `PAYMENT_PAGE`, for example that of `manage.py provider`. To connect another provider,
+    change the two members below; "Connect a payment provider" in docs/operations.md says how.
 
     Args:
-        page: address of the provider's page.
-        secret: shared with the provider. It signs what the buyer is to pay.
+        page: URL of the provider's page.
+        secret: secret shared with the provider, which signs payment requests.
     """
 
     def __init__(self, page: str, secret: str) -> None:
@@ -29,18 +29,18 @@ class PaymentProvider:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of the provider's pages. The policy of the order page lets its forms lead there."""
+        """Scheme, host and port of the provider. The Content-Security-Policy of the order page allows forms to it."""
         parts = urlsplit(self._page)
         return f"{parts.scheme}://{parts.netloc}"
 
     def page_for(self, wanted: PaymentRequest) -> str:
-        """Return the address at which a buyer pays what is wanted.
+        """Return the URL at which a buyer pays.
 
-        A buyer may ask for it several times, for the same order. If they pay twice, a refund is due.
+        A buyer may open several such URLs for one order. If they pay twice, a refund is due.
         """
         return f"{self._page}?{wanted.signed(self._secret)}"
 
 
 def provider() -> PaymentProvider | None:
-    """Return the payment provider of this shop; None if `PAYMENT_PAGE` names none."""
+    """Return the payment provider of this shop; None if `PAYMENT_PAGE` is not set."""
     return PaymentProvider(settings.PAYMENT_PAGE, settings.PAYMENT_SECRET) if settings.PAYMENT_PAGE else None

@@ -1,4 +1,4 @@
-"""What a buyer is to pay. The shop signs it, and the provider's page reads it from its own address."""
+"""A signed payment request: the amount that a buyer has to pay. The provider's page gets it in the query string."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SIGNATURE = "&signature="
 
 
 class NotSigned(Exception):
-    """The request was not signed with the shared secret, or was changed since."""
+    """The request was not signed with the shared secret, or was changed after it was signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PaymentRequest:
-    """A payment that the shop asks of a buyer, for one order.
+    """A request to a buyer to pay for one order.
 
     Args:
         order: id of the order.
         amount: total of the order.
         currency: code of ISO 4217.
-        pay_by: when the order expires unless it is paid.
-        back: address of the order page, to which the provider leads the buyer back.
+        pay_by: when the order expires if it is not paid.
+        back: URL of the order page, to which the provider leads the buyer back.
         language: language of the buyer, such as `en`.
     """
 
@@ -54,10 +54,10 @@ class PaymentRequest:
 
     @classmethod
     def read(cls, query: str, secret: str) -> Self:
-        """Return the request of a query string.
+        """Check the signature of a query string, and return its payment request.
 
         Raises:
-            NotSigned: the signature does not match. Trust none of its fields.
+            NotSigned: the signature does not match.
         """
         text, _, signature = query.rpartition(SIGNATURE)
         if not hmac.compare_digest(_signature(text, secret).encode(), signature.encode(errors="replace")):
@@ -74,7 +74,7 @@ class PaymentRequest:
 
 
 def _signature(text: str, secret: str) -> str:
-    # The prefix keeps this signature from being one of a report, which the same secret signs: a report begins with its
-    # time in digits.
+    # The same secret signs reports of payments, whose text begins with digits. The prefix makes sure that a signature
+    # of a request is never valid for a report.
     signed = f"payment request {text}".encode(errors="replace")
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()

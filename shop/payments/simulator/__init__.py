@@ -1,4 +1,4 @@
-"""A simulated payment provider: a process of its own that pays nothing and reports what a buyer chooses.
+"""A simulated payment provider: a separate process that reports what a buyer chooses. No money moves.
 
-It shares with the shop the secret that signs messages, and nothing else: it never opens the shop's database.
+It shares only the signing secret with the shop, and never opens the shop's database.
 """

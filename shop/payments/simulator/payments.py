@@ -1,4 +1,4 @@
-"""What buyers do at the simulated provider, and what it reports for each. All of it is in memory."""
+"""The payments at the simulated provider and their reports to the shop. They are only in memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from shop.payments.request import PaymentRequest
 from shop.payments.simulator.reports import CHARGEBACKS, PAYMENTS, Courier, Report
 
 MAX_PAYMENTS = 1000
-"""Payments in memory. The oldest are forgotten first."""
+"""Maximum number of payments in memory. The oldest are deleted first."""
 CENT = Decimal("0.01")
 
 
 class Choice(StrEnum):
-    """What a buyer chooses on the page of the provider."""
+    """The buttons on the page of the provider."""
 
     PAY = "pay"
     LATE = "late"
@@ -30,10 +30,10 @@ class Choice(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPayment:
-    """What a buyer has chosen, and the reports that follow from it.
+    """A buyer's choice, and the reports that follow from it.
 
     Args:
-        reference: of the payment at the provider.
+        reference: the provider's reference of the payment.
     """
 
     reference: str
@@ -43,15 +43,15 @@ class SimulatedPayment:
 
     @property
     def ended(self) -> bool:
-        """Whether every report was accepted or given up."""
+        """Whether the shop has accepted each report, or the provider has given it up."""
         return all(report.ended for report in self.reports)
 
 
 def reports_of(choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> list[Report]:
-    """Return what the provider reports.
+    """Return the reports that follow from a buyer's choice.
 
     Args:
-        reference: of the payment; that of a chargeback is made of it.
+        reference: reference of the payment, from which that of a chargeback is made.
         seconds: delay of a late payment.
     """
     paid = {
@@ -81,7 +81,7 @@ class Payments:
     """The payments of this process, by reference.
 
     Args:
-        courier: delivers their reports.
+        courier: delivers the reports to the shop.
     """
 
     def __init__(self, courier: Courier) -> None:
@@ -90,7 +90,7 @@ class Payments:
         self._mutex = threading.Lock()
 
     def make(self, choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> SimulatedPayment:
-        """Make a payment and begin to report it. The same reference again is the same payment."""
+        """Make a payment and begin to report it. A repeated call with the same reference returns the same payment."""
         with self._mutex:
             if (before := self._made.get(reference)) is not None:
                 return before
@@ -103,7 +103,7 @@ class Payments:
         return made
 
     def get(self, reference: str) -> SimulatedPayment | None:
-        """Return a payment; None if there is none, or it was made before this process started."""
+        """Return a payment; None if this process has none with the reference."""
         return self._made.get(reference)
 
     def unfinished(self) -> int:

@@ -1,4 +1,4 @@
-"""Reports to the shop, each repeated until the shop has accepted it."""
+"""Deliver reports to the shop. Each report is repeated until the shop accepts it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from shop.api import signatures
 
 PAYMENTS, CHARGEBACKS = "/api/payments/", "/api/chargebacks/"
 RETRY_DELAYS = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
-"""Seconds between two attempts. After the last one the report is given up; real providers go on for days."""
+"""Seconds before each repeated attempt. After the last, the report is given up; real providers try for days."""
 TIMEOUT = 25.0
-"""Seconds to wait for the shop's answer; longer than the shop's own limits."""
+"""Seconds to wait for the shop's response. This is longer than the shop's own time limits."""
 MAX_ANSWER_CHARS = 2000
-"""Characters of an answer that are kept."""
+"""Maximum number of characters of a response that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery of a report.
+    """One attempt to deliver a report.
 
     Args:
-        status: of the shop's answer; None if there was none.
-        answer: the body of the answer, or the reason why there was none.
+        status: status of the shop's response; None if there was no response.
+        answer: the body of the response, or the error if there was no response.
     """
 
     at: datetime
@@ -45,8 +45,8 @@ class Report:
 
     Args:
         path: `PAYMENTS` or `CHARGEBACKS`.
-        delay: seconds until the first delivery.
-        after: report to deliver first: this one waits until the shop has answered it once.
+        delay: seconds until the first attempt.
+        after: another report, which the shop must have received once before the first attempt.
     """
 
     path: str
@@ -68,11 +68,11 @@ class Report:
 
 
 class Courier:
-    """Delivers reports to the shop, each in a thread of its own.
+    """Delivers reports to the shop, each in its own thread.
 
     Args:
-        shop: address of the shop, such as http://127.0.0.1:8000.
-        tell: takes a line about each attempt.
+        shop: URL of the shop, such as http://127.0.0.1:8000.
+        tell: prints a line about each attempt.
     """
 
     def __init__(self, shop: str, tell: Callable[[str], object]) -> None:
@@ -86,7 +86,7 @@ class Courier:
         threading.Thread(target=self._deliver, args=[report], name="report", daemon=True).start()
 
     def stop(self) -> None:
-        """Begin no further attempt."""
+        """Stop making new attempts."""
         self._stopped.set()
 
     def _deliver(self, report: Report) -> None:
@@ -110,7 +110,7 @@ class Courier:
         connection = kind(self._shop.hostname or "", self._shop.port, timeout=TIMEOUT)
         at = datetime.now(UTC)
         try:
-            # A redirect is not followed: it would turn the report into a GET.
+            # http.client follows no redirect. That is right here, because a redirect would turn the POST into a GET.
             connection.request("POST", report.path, body, headers)
             response = connection.getresponse()
             attempt = Delivery(at, response.status, response.read(MAX_ANSWER_CHARS).decode(errors="replace"))

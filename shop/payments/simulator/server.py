@@ -1,4 +1,4 @@
-"""The pages of the simulated provider. A buyer arrives with a request that the shop has signed."""
+"""The web pages of the simulated provider. A buyer arrives with a payment request that the shop has signed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ REFERENCE = re.compile(r"sim_[0-9a-f]{16}")
 STYLE = Path(__file__).with_name("style.css")
 MAX_BODY_BYTES = 16 * 1024
 MAX_DELAY = 24 * 3600
-"""Seconds by which a buyer may delay a report."""
+"""Maximum delay of a report in seconds."""
 EXPIRY_MARGIN = 15
-"""Seconds after its time to pay at which an order has surely expired: the shop looks for such orders every 10 s."""
+"""Seconds after the time to pay at which an order has surely expired, because the shop expires orders every 10 s."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
@@ -40,7 +40,7 @@ HEADERS = {
 
 
 class RequestRefused(Exception):
-    """The provider does not serve this request. The message says why, and what to do."""
+    """The provider refuses a request. The message says why, and what to do."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -48,10 +48,10 @@ class RequestRefused(Exception):
 
 
 def read_request(query: str) -> PaymentRequest:
-    """Return what a buyer is to pay, as the shop has signed it.
+    """Check a signed payment request, and return it.
 
     Raises:
-        RequestRefused: the shop has not signed it, or it would lead the buyer back to another host than the shop's.
+        RequestRefused: the signature does not match, or the link back does not lead to a host of the shop.
     """
     try:
         wanted = PaymentRequest.read(query, settings.PAYMENT_SECRET)
@@ -71,7 +71,7 @@ class Server(ThreadingHTTPServer):
 
     Args:
         address: host and port to listen on.
-        payments: what buyers have chosen so far.
+        payments: the payments that buyers have made so far.
     """
 
     daemon_threads = True
@@ -82,7 +82,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Pages(BaseHTTPRequestHandler):
-    """Answers one connection."""
+    """Handles the requests of one connection."""
 
     timeout: ClassVar[float] = 10.0
     server: Server
@@ -95,7 +95,7 @@ class Pages(BaseHTTPRequestHandler):
         self._answer(self._choose)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is http.server's
-        """Print no line for each page. The reports are logged."""
+        """Log nothing for a page. Only reports are logged."""
 
     def _answer(self, page: Any) -> None:
         chinese = self.headers.get("Accept-Language", "").lower().startswith("zh")
