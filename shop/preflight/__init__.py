@@ -1,1 +1,1 @@
-"""Check before a sale whether it will work: settings, servers and the sale. Each finding says what to do."""
+"""Preflight: check settings, servers and a sale before it opens. Each finding says what to do."""

@@ -1,4 +1,4 @@
-"""What a check has found."""
+"""The result of a preflight check."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BEFORE = "before-a-sale"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has found.
+    """The result of a preflight check.
 
     Args:
         check: what was checked, in a few words.
-        level: red for what makes a sale fail, warning for what an operator should know.
-        text: what was found, and for anything but `ok` what to do.
+        level: red if the sale would fail, warning for something that an operator should know, else ok.
+        text: what was found and, for a warning or red, what to do.
         section: anchor in docs/operations.md.
     """
 
@@ -29,7 +29,7 @@ class Finding:
 
     @property
     def link(self) -> str:
-        """Where the documentation says more."""
+        """Path and anchor of the section in the documentation."""
         return f"{PAGE}#{self.section}"
 
 

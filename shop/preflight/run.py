@@ -1,4 +1,4 @@
-"""Run all checks. One that cannot be made because a server does not answer is red."""
+"""Run the preflight checks. A check is red if it cannot be made because a server does not answer."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from shop.preflight.finding import Finding
 
 
 def of_shop() -> list[Finding]:
-    """Check settings and servers."""
+    """Run the preflight checks of settings and servers."""
     return [_run(check) for check in (*settings_checks.CHECKS, *server_checks.CHECKS)]
 
 
 def of_sale(sale: Sale) -> list[Finding]:
-    """Check one sale."""
+    """Run the preflight checks of one sale."""
     return [_run(partial(check, sale), check.__name__) for check in sale_checks.CHECKS]
 
 

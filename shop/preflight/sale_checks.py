@@ -1,4 +1,4 @@
-"""Checks of one sale."""
+"""Preflight checks of one sale."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_stock(sale: Sale) -> Finding:
 
 
 def loaded(sale: Sale) -> Finding:
-    """Check that the stock is loaded, or will be before the sale opens."""
+    """Check that the stock is loaded, or that it will be loaded before the sale opens."""
     check = "Stock is loaded"
     if problems := list(lifecycle.overlaps(sale, Product.objects.filter(saleitem__sale=sale))):
         return Finding(check, "red", f"{problems[0]} Change the window of one of them.")
@@ -67,7 +67,7 @@ def strategy(sale: Sale) -> Finding:
 
 
 def guests(sale: Sale) -> Finding:
-    """Check that guest checkout does not weaken a limit or a draw."""
+    """Check that guest checkout does not weaken a limit per customer or a waiting room."""
     check = "Guests"
     if not sale.guest_checkout:
         return Finding(check, "ok", "Every customer has an account.")

@@ -1,4 +1,4 @@
-"""Checks of Postgres, Redis and Celery."""
+"""Preflight checks of Postgres, Redis and Celery."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from shop.models import Sale
 from shop.preflight.finding import Finding
 
 OTHERS = 10
-"""Connections to Postgres for Celery, the admin, health checks and an operator."""
+"""Number of connections to Postgres to reserve for Celery, the admin, health checks and an operator."""
 SKEW, WRONG_CLOCK = 1.0, 30.0
-"""Seconds by which clocks differ: what an operator should know, and what makes tokens and payments fail."""
+"""Seconds of difference between clocks from which the check warns or is red. Tokens and payments then fail."""
 FULL_MEMORY = 0.8
-"""Share of `maxmemory` in use."""
+"""Share of Redis's `maxmemory` in use from which the check is red."""
 
 
 def postgres() -> Finding:
-    """Check that Postgres keeps what it has committed, and has the tables of this version."""
+    """Check that Postgres accepts writes, keeps committed data after a crash, and has the tables of this version."""
     check = "Postgres"
     found = _settings("fsync", "synchronous_commit", "full_page_writes", "transaction_read_only")
     if found["transaction_read_only"] == "on":
@@ -38,7 +38,7 @@ def postgres() -> Finding:
 
 
 def connections() -> Finding:
-    """Check that Postgres accepts as many connections as the processes of one web server may open."""
+    """Check that Postgres accepts all connections that the processes of one web server may open."""
     check, webs = "Connections to Postgres", settings.WEB_PROCESSES * settings.WEB_DATABASE_CONNECTIONS
     if settings.DATABASE_POOLER:
         text = (
@@ -57,7 +57,7 @@ def connections() -> Finding:
 
 
 def redis_keeps() -> Finding:
-    """Check that Redis keeps what it was told: queued orders, locks and reservations."""
+    """Check that Redis does not lose queued orders, locks and reservations, by eviction or in a crash."""
     check, risks = "Redis keeps its data", registry.queue().risks()
     if risks:
         queueing = [name for name in registry.NAMES if registry.get(name).queues]
@@ -126,7 +126,7 @@ def _settings(*names: str) -> dict[str, str]:
 
 
 def _config(name: str) -> str:
-    """Return a setting of Redis; empty if this Redis does not tell, as a managed one."""
+    """Return a setting of Redis; empty if Redis refuses CONFIG GET, as managed services do."""
     from redis import ResponseError
 
     try:

@@ -1,4 +1,4 @@
-"""Checks of the settings of this process. Web servers, workers and beat have to have the same."""
+"""Preflight checks of the settings of this process. Web servers, workers and beat must have the same settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shop.preflight.finding import Finding
 LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 SHORTEST_SECRET = 16
 LOW_DISK, FULL_DISK = 0.10, 0.03
-"""Share of a disk that is free."""
+"""Free share of the disk below which the check warns or is red."""
 
 
 def debug() -> Finding:
@@ -67,7 +67,7 @@ def mails() -> Finding:
 
 
 def disk() -> Finding:
-    """Check the disk of this machine. Those of servers elsewhere cannot be seen from here."""
+    """Check the disk of this machine. The disks of servers on other machines cannot be checked from here."""
     ours = settings.DATABASE_IS_OURS or settings.REDIS_IS_OURS
     folder = Path(settings.RUN_FOLDER.path) if ours else Path(settings.BASE_DIR)
     while not folder.exists():
