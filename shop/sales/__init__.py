@@ -1,1 +1,1 @@
-"""Sales: what they offer, and how they are preheated, opened and closed."""
+"""Sales: their offers, and how they are preheated (their stock is loaded), paused and closed."""

@@ -1,4 +1,4 @@
-"""The life of a sale: which products it may offer, what happens as time passes, and how it is closed."""
+"""The life of a sale: check overlaps, preheat before the opening, pause, resume, extend, close and unload."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
-    """Return why a sale cannot offer some products: a sku must not be in two sales that are open at the same time."""
+    """Yield a sentence for each product that another sale offers at the same time, which is not allowed."""
     others = SaleItem.objects.filter(
         product__in=list(products), sale__opens_at__lt=sale.closes_at, sale__closes_at__gt=sale.opens_at
     ).exclude(sale=sale.pk)
@@ -39,13 +39,13 @@ def advance() -> None:
 
     An error in one sale is logged and does not stop the others.
     """
-    # A pause keeps what each customer has bought: that goes when the sale has closed.
+    # A pause keeps the counts of what each customer has bought. They are removed here, after the closing.
     held = Q(paused_at__isnull=False, unloaded_at__lt=F("closes_at"))
     for sale in Sale.objects.filter(Q(unloaded_at=None) | held, closes_at__lte=Now(), preheated_at__isnull=False):
         with _errors_logged(sale):
             _unload(sale)
     for sale in Sale.objects.filter(paused_at__isnull=False, preheated_at__isnull=False, unloaded_at=None):
-        with _errors_logged(sale):  # Redis did not answer when it was paused.
+        with _errors_logged(sale):  # Redis did not answer when the sale was paused.
             _hold(sale.pk)
     soon = Now() + timedelta(seconds=settings.PREHEAT_LEAD)
     unloaded = Q(preheated_at=None) | Q(unloaded_at__isnull=False)
@@ -58,7 +58,7 @@ def close(sale: int) -> None:
     """End a sale now, and unload its stock.
 
     Raises:
-        RedisError: Redis does not answer. The sale is closed all the same; `advance` unloads its stock later.
+        RedisError: Redis does not answer. The sale is closed, and `advance` unloads its stock later.
     """
     Sale.objects.filter(pk=sale, closes_at__gt=Now()).update(closes_at=Now())
     offers.forget(sale)
@@ -66,13 +66,13 @@ def close(sale: int) -> None:
 
 
 def pause(sale: int) -> None:
-    """Take no new orders of a sale until `resume`. When this returns, no new order can be saved or queued.
+    """Stop taking orders of a sale. After the return, no new order can be saved or queued before `resume`.
 
-    Orders that were saved or queued before are kept; workers still save the queued ones. A repeated call completes a
-    pause that has failed.
+    Saved orders and queued orders stay valid, and workers still save the queued ones. A repeated call completes a pause
+    that has failed.
 
     Raises:
-        RedisError: Redis does not answer. No order is saved any more, but `lua-queue` may still queue some; call again.
+        RedisError: Redis does not answer. New orders cannot be saved, but `lua-queue` may still queue some. Call again.
     """
     Sale.objects.filter(pk=sale, paused_at=None).update(paused_at=Now())
     offers.forget(sale)
@@ -83,7 +83,7 @@ def resume(sale: int) -> None:
     """Take orders of a paused sale again, and load its stock if it was loaded before.
 
     Raises:
-        CannotPreheat, RedisError: the sale goes on, but its stock is not loaded. `advance`, or the first customer,
+        CannotPreheat, RedisError: the sale is resumed, but its stock is not loaded. `advance`, or the first order,
             loads it later.
     """
     resumed = Sale.objects.filter(pk=sale, paused_at__isnull=False).update(paused_at=None)
@@ -114,13 +114,13 @@ def extend(sale: int, by: timedelta, *, closes_at: datetime) -> list[str]:
 
 
 def _hold(sale: int) -> None:
-    """Wait for the orders of a paused sale that are being saved, and remove the copies of its stock.
+    """Wait until the open transactions of orders of a paused sale have ended, and remove the copies of its stock.
 
-    A transaction takes its stock before it writes the order. So once this has locked the stock, all orders that were
-    written are committed, and a statement that writes an order later sees that the sale is paused.
+    A transaction takes its stock before it writes the order. So once the stock is locked here, all written orders are
+    committed. Every later statement that writes an order sees that the sale is paused.
     """
     with transaction.atomic():
-        # With its row locked, the sale cannot be resumed, and its stock not be loaded, before the copies are gone.
+        # Lock the row of the sale, so that nobody resumes it or loads its stock before the copies are removed.
         paused = Sale.objects.select_for_update(no_key=True).get(pk=sale)
         if paused.paused_at is None:
             return
@@ -133,13 +133,13 @@ def _hold(sale: int) -> None:
 
 
 def _unload(sale: Sale) -> None:
-    """Remove what was loaded for a sale that is over, except for skus that another sale has loaded."""
+    """Remove the loaded stock of a sale that is over, except for skus that another sale has loaded."""
     with transaction.atomic():
-        # While its row is locked, the sale cannot be extended. It may have been extended since the caller read it.
+        # Lock the row, so that the sale cannot be extended now. It may have been extended since the caller read it.
         ended = Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
         if ended is None or ended.closes_at > clock.now():
             return
-        # With these rows locked, another sale of the skus is either loaded completely or waits for these locks.
+        # Lock the stock, so that another sale of these skus is either loaded completely or waits for the locks.
         skus = sale.skus
         stock.lock(skus)
         loaded = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=Now())

@@ -1,4 +1,4 @@
-"""What a sale offers, cached in each process: placing an order needs no query for it."""
+"""Offers: what a sale sells and at which prices, cached in each process, so that an order needs no query for it."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class OfferItem:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A sale as an order needs it.
+    """The data of a sale that placing an order needs.
 
     Args:
         products: the items by product id.
-        clock: tells whether the sale is open, and when an order was placed.
+        clock: Postgres's clock, for the opening of the sale and the time of an order.
         waiting_room: whether an order needs a ticket of `shop.waiting`.
-        admitted_per_second: customers whom the waiting room admits.
-        guest_checkout: whether guests may buy.
-        product_ids: by sku.
+        admitted_per_second: customers that the waiting room admits per second.
+        guest_checkout: whether guests may buy in the sale.
+        product_ids: product ids by sku.
     """
 
     sale: int
@@ -73,21 +73,21 @@ cache: Cache[int, Offer] = Cache()
 
 _readers: Batcher[int, Offer | None] = Batcher()
 OUTAGE = 60.0
-"""Seconds for which an offer is used after its time to live, while Postgres does not answer."""
+"""Seconds for which an expired offer is still used while Postgres does not answer."""
 
 
 outage = Breaker(limits.REQUEST)
-"""Whether Postgres answered this process when it was last asked. Each caller waits until a connection gives up."""
+"""The circuit breaker that is open while Postgres does not answer, so that only one thread at a time waits for it."""
 
 
 def get(sale: int) -> Offer | None:
-    """Return the offer of a sale, at most `OFFER_TTL` seconds old; None when there is no such sale.
+    """Return the offer of a sale, at most `OFFER_TTL` seconds old; None if there is no such sale.
 
-    While Postgres does not answer, an older offer is used, so that a strategy that needs only Redis goes on. Whoever
-    saves the order checks it again.
+    While Postgres does not answer, this returns an older offer, so that a strategy that needs only Redis can continue.
+    The sale is checked again when the order is saved.
 
     Raises:
-        DatabaseError: Postgres does not answer, and no offer is cached that was current `OUTAGE` seconds ago.
+        DatabaseError: Postgres does not answer, and the cached offer is missing or expired over `OUTAGE` seconds ago.
     """
     entry = cache.get(sale)
     if time.monotonic() < entry.refresh_at:
@@ -117,7 +117,7 @@ def _read_noting_outage(sale: int) -> Offer | None:
 
 
 def get_newest(sale: int) -> Offer | None:
-    """Return the offer of a sale as it is now, and cache it. Concurrent callers share one reading.
+    """Read the offer of a sale from Postgres, cache it and return it. Concurrent callers share one query.
 
     Raises:
         DatabaseError: Postgres does not answer.
@@ -131,12 +131,12 @@ def _read_again(sales: Sequence[int]) -> list[Offer | None]:
 
 
 def forget(sale: int) -> None:
-    """Make this process read the offer of a sale again."""
+    """Invalidate the cached offer of a sale in this process."""
     cache.forget(sale)
 
 
 def read(sale: int) -> Offer | None:
-    """Return the offer of a sale from the tables; None when there is no such sale."""
+    """Read the offer of a sale from Postgres, without the cache; None if there is no such sale."""
     return next(iter(_read(Sale.objects.filter(pk=sale))), None)
 
 
@@ -148,7 +148,7 @@ def open_or_coming(most: int = 100) -> list[Offer]:
 def _read(sales: QuerySet[Sale]) -> list[Offer]:
     rows = list(sales.annotate(read_at=Now()))
     at = time.monotonic()
-    # Rows without model objects: a sale may have a thousand products, and every process reads it twice a second.
+    # Avoid model objects: a sale may have a thousand products, and every process reads it twice a second.
     items: dict[int, list[OfferItem]] = defaultdict(list)
     fields = ("sale", "product", "product__sku", "product__name", "price", "limit")
     for sale, *item in SaleItem.objects.filter(sale__in=rows).order_by("pk").values_list(*fields):

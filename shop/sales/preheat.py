@@ -1,4 +1,4 @@
-"""Load the stock of a sale: copy it to where the sale's strategy takes it from."""
+"""Preheat a sale: copy its stock to the place from which its strategy takes units, such as counters in Redis."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ class SaleOver(CannotPreheat):
 
 
 class SaleOnHold(CannotPreheat):
-    """The sale is paused. It is preheated again when it goes on."""
+    """The sale is paused, so it cannot be preheated before it is resumed."""
 
 
 def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = None) -> None:
-    """Load the stock of a sale, or correct what is loaded.
+    """Load the stock of a sale, or correct the loaded stock.
 
-    When two sales offer the same sku, the one that opens first sells it; the other one is preheated when the first is
+    When two sales offer the same sku, the one that opens first sells it. The other sale is preheated when the first is
     over.
 
     Args:
         wait: whether to wait while another process preheats the sale.
-        missed_at: when the stock was found not to be loaded. If it was loaded after that, nothing is done.
+        missed_at: when the caller found the stock not loaded. If it was loaded after that, do nothing.
 
     Raises:
         SaleOver: the sale is over.
         SaleOnHold: the sale is paused.
-        CannotPreheat: the sale was deleted, another process is preheating it, an earlier sale of the same skus is not
-            over, orders of such a sale are still queued, or Redis may lose the orders that this one queues.
+        CannotPreheat: the sale was deleted, or another process is preheating it. Or an earlier sale of the same skus
+            is not over or still has queued orders. Or Redis may lose the orders that this sale queues.
         RedisError: Redis does not answer.
     """
     with transaction.atomic():
-        # One process at a time: the first one removes what an earlier sale has left, and no later one may do so.
-        # Orders refer to the row meanwhile, so its key stays unlocked.
+        # Let one process at a time preheat: the first removes the copies of an earlier sale, and a later one must not.
+        # `no_key` does not block new orders, which refer to the row.
         locked = Sale.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk=sale).first()
         now = clock.now()
         if locked is None:
@@ -60,7 +60,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         if locked.paused_at is not None:
             raise SaleOnHold(f"{locked} is paused. Resume it first.")
         loaded_at = locked.preheated_at if locked.is_loaded else None
-        # A time in the future was written before Postgres's clock was set back, as by a failover: do not compare it.
+        # Ignore a `loaded_at` in the future: it was written before Postgres's clock was set back, as by a failover.
         if loaded_at is not None and missed_at is not None and missed_at < loaded_at <= now:
             offers.forget(sale)
             return
@@ -73,8 +73,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
             _refuse_risk(locked)
             queued_in = _load(locked, skus, others, now)
         elif locked.opens_at > now:
-            # If this sale was loaded, a sku of the earlier sale was added to it. Mark it as not loaded, so that it is
-            # loaded again when the earlier sale is over.
+            # If this sale is loaded, somebody has added a sku of the earlier sale to it. Mark it as not loaded, so that
+            # it is loaded again when the earlier sale is over.
             Sale.objects.filter(pk=sale, preheated_at__isnull=False, unloaded_at=None).update(unloaded_at=now)
     offers.forget(sale)
     sold_out.forget()
@@ -85,10 +85,10 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
 
 
 def _refuse_risk(sale: Sale) -> None:
-    """Refuse to queue orders in a Redis that may lose them, unless the operator has consented to that.
+    """Refuse a sale that queues orders in a Redis that may lose them. `QUEUED_ORDERS_MAY_BE_LOST` allows it.
 
     Raises:
-        CannotPreheat: the message names the risk, and what to do.
+        CannotPreheat: Redis may lose queued orders. The message says why, and what to do.
     """
     if not settings.QUEUED_ORDERS_MAY_BE_LOST and (risks := registry.risks(sale.strategy)):
         raise CannotPreheat(
@@ -99,27 +99,27 @@ def _refuse_risk(sale: Sale) -> None:
 
 
 def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> int | None:
-    """Load the stock of a sale in the open transaction, and remove what other sales have loaded of it.
+    """Load the stock of a sale in the open transaction, and remove copies of it that other sales have loaded.
 
     Args:
-        others: sales that offer some of the skus.
+        others: other sales that offer some of the skus.
 
     Returns:
-        The earlier sale whose queued orders still claim this stock; then nothing was loaded. Otherwise None.
+        None if the stock was loaded. Otherwise the id of another sale, whose queued orders still need this stock.
     """
     if queued_in := _queued_in(sale, skus, others, now):
         return min(queued_in)
-    # Lock all rows at once, in the order of the skus: below, some are written before the others.
+    # Lock all stock rows now in the order of their skus, to avoid deadlocks: they are written in another order below.
     stock.lock(skus)
     loaded = others.filter(preheated_at__isnull=False, unloaded_at=None)
-    if sale.is_loaded:  # The first preheat has already removed what earlier sales left.
+    if sale.is_loaded:  # The first preheating has already removed the copies of earlier sales.
         loaded = loaded.filter(closes_at__gt=now)
     theirs = SaleItem.objects.filter(sale__in=loaded, product__sku__in=skus)
     sold = theirs.values_list("product__sku", "sale__strategy")
     registry.unload(sorted({sku for sku, _ in sold}), {strategy for _, strategy in sold})
     # Sales that open later are preheated again when this one is over.
     loaded.filter(opens_at__gt=now).update(unloaded_at=now)
-    # Look again: the counters are gone, so from here on no order for these skus can be queued.
+    # Check the queue again: now that the counters are removed, no further order for these skus can be queued.
     if queued_in := _queued_in(sale, skus, others, now):
         return min(queued_in)
     registry.preheat(sale.strategy, skus, saved)
@@ -128,7 +128,7 @@ def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
 
 
 def _queued_in(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> set[int]:
-    """Return the other sales whose orders for these skus are queued. Most strategies would sell those units twice.
+    """Return the other sales that have queued orders for these skus. Most strategies would sell their units twice.
 
     Raises:
         RedisError: Redis does not answer, and one of the other sales queues orders and closed less than a day ago.
