@@ -2,8 +2,8 @@
 
 
 class NotAdmitted(Exception):
-    """The sale has a waiting room, and the order came without a valid ticket. Nothing was sold."""
+    """The sale has a waiting room, and the order has no valid ticket. Nothing was sold."""
 
 
 class RoomUnavailable(Exception):
-    """Redis, which keeps the places, does not answer. The customer may have got a place: it is safe to ask again."""
+    """Redis, which stores the places, does not answer. The customer may have got a place. They can safely try again."""

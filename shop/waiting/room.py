@@ -1,8 +1,8 @@
-"""The line of a waiting room in Redis: enter, and look at one's place. Nothing is kept in a web process.
+"""The waiting room of a sale: enter it, and get one's place in the line. All places are in Redis.
 
-Each customer has one place per sale, however often they enter. Places of customers who come before the opening are in
-the order of a draw. It is computed from a secret of the shop, the sale and the customer, so nobody can foresee it, and
-nobody gets a second draw.
+Each customer has one place per sale, however often they enter. A draw decides the order of the customers who enter
+before the opening. Their score is computed from a secret of the shop, the sale and the customer. So nobody can predict
+it or draw twice.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from shop.waiting.errors import RoomUnavailable
 
 SCRIPT = (Path(__file__).parent / "lua" / "stand.lua").read_text(encoding="utf-8")
 WORK = "Keeping the places of waiting rooms"
-"""The work that fails while Redis is away."""
+"""Name in the log of the work that fails while Redis is away."""
 
 TURN = timedelta(minutes=10)
-"""How long a ticket is valid, from the moment in which its customer first learns that they are admitted."""
+"""How long a ticket is valid, from the request in which the customer first learns that they are admitted."""
 KEPT = timedelta(days=1)
 """How long places are kept after the sale has closed."""
 FASTEST, SLOWEST = 2, 60
-"""Seconds between two looks: with a turn that is near, and with one that is far."""
+"""Seconds between two polls of a customer whose turn is near, and of one whose turn is far."""
 SOON = 10
-"""Seconds before a turn. A customer whose turn is so near looks again only when it has come."""
+"""A customer whose turn comes within this number of seconds polls again only when it has come."""
 LONGEST = 3600
-"""Seconds between two looks long before the opening. Timers of browsers do not run for months."""
+"""Maximum seconds between two polls before the opening, because timers of browsers do not run for months."""
 LOOKS_PER_SECOND = 500
-"""About how many looks a room may send in a second. In a room that is too large for it, pauses exceed `SLOWEST`."""
+"""Approximate maximum number of polls of a room per second. In a large room, pauses become longer than `SLOWEST`."""
 SPREAD = 30
-"""Maximum seconds after the opening within which all customers in the draw ask for their places."""
+"""Maximum seconds after the opening over which the polls of all customers in the draw are spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a customer stands.
+    """A customer's standing in the waiting room.
 
     Args:
         state: `outside`: not in the room. `draw`: in the draw at the opening. `waiting`: in the line. `admitted`: may
-            order until the ticket ends. `ended`: the turn is over, and entering again leads to the end of the line.
-        entered: places that were given.
-        place: number in the line, from 1; it never changes. None outside and before the draw.
+            order until the ticket expires. `ended`: the turn is over, and entering again leads to the end of the line.
+        entered: number of places given.
+        place: number in the line, from 1, which never changes; None outside and before the draw.
         ahead: customers before this one who are not admitted yet; None without a place.
-        estimate: seconds until the turn, at the present rate; None without a place.
-        poll_after: seconds after which to look again.
-        ticket: empty unless admitted.
-        ends_at: when the ticket ends; None unless admitted.
+        estimate: seconds until the turn at the present rate; None without a place.
+        poll_after: seconds after which to poll again.
+        ticket: empty if the customer is not admitted.
+        ends_at: when the ticket expires; None if there is no ticket.
     """
 
     state: str
@@ -72,7 +72,7 @@ class Standing:
 
 
 def enter(offer: Offer, customer: int) -> Standing:
-    """Give a customer a place unless they have one, and return where they stand.
+    """Give a customer a place if they have none, and return their standing.
 
     Raises:
         RoomUnavailable: Redis does not answer, or refuses writes.
@@ -81,7 +81,7 @@ def enter(offer: Offer, customer: int) -> Standing:
 
 
 def look(offer: Offer, customer: int) -> Standing:
-    """Return where a customer stands, without giving them a place.
+    """Return a customer's standing, without giving them a place.
 
     Raises:
         RoomUnavailable: Redis does not answer.
@@ -90,18 +90,18 @@ def look(offer: Offer, customer: int) -> Standing:
 
 
 def draw(sale: int, customer: int) -> float:
-    """Return the score of a customer in the draw of a sale, from 0 to below 1, evenly distributed."""
+    """Return the score of a customer in the draw of a sale: a number in [0, 1), evenly distributed."""
     secret = hmac.new(settings.SECRET_KEY.encode(), f"draw:{sale}:{customer}".encode(), hashlib.sha256).digest()
     return int.from_bytes(secret[:6], "big") / 2**48
 
 
 def keys(sale: int) -> list[str]:
-    """Return the keys of a sale's room in Redis: places, gate and turns. They are in one slot of a cluster."""
+    """Return the Redis keys of a sale's room: places, gate and turns. In a Redis cluster they are in one slot."""
     return [f"{{waiting:{sale}}}:{name}" for name in ("places", "gate", "turns")]
 
 
 def arguments(offer: Offer, customer: int, now: datetime, *, enters: bool) -> list[Any]:
-    """Return the arguments of the script."""
+    """Return the arguments of the script in stand.lua."""
     return [
         customer,
         repr(draw(offer.sale, customer)),
@@ -134,7 +134,7 @@ def _standing(
         return Standing("outside", entered)
     if now < offer.opens_at:
         to_opening = ceil((offer.opens_at - now).total_seconds())
-        # The pause must not reveal the place in the draw: spread all customers over the same seconds, whatever it is.
+        # Choose the pause at random, so that it does not reveal the place in the draw.
         spread = ceil(random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND)))  # noqa: S311 - no secret
         return Standing("draw", entered, poll_after=min(to_opening + spread, LONGEST))
     if ends:
@@ -147,7 +147,8 @@ def _standing(
     ahead = max(0, place - 1 - admitted // 1000)
     estimate = max(1, ceil((place - admitted / 1000) / rate))
     slowest = max(SLOWEST, (entered - admitted // 1000) // LOOKS_PER_SECOND)
-    # Half of the time left: so each customer looks only a few times, and not too late if the rate rises.
+    # Poll after half of the estimated time, so that each customer polls only a few times, and early enough if the rate
+    # rises.
     pace = max(FASTEST, estimate if estimate <= SOON else estimate // 2)
     return Standing("waiting", entered, place, ahead, estimate, min(pace, slowest))
 

@@ -1,4 +1,4 @@
-"""Signed tickets: they let one customer order in one sale for a limited time, and are checked without a server."""
+"""Signed tickets, which allow one customer to order in one sale for a limited time. Checking one needs no server."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from shop.sales.offers import Offer
 from shop.waiting.errors import NotAdmitted
 
 SALT = "shop.waiting.tickets"
-"""Keeps a ticket apart from everything else that the shop signs."""
+"""Salt of the signature, so that no other signed text of the shop is valid as a ticket."""
 
 
 def issue(offer: Offer, customer: int, ends_at: datetime) -> str:
     """Return a ticket.
 
     Args:
-        customer: the user id of its only holder.
-        ends_at: when it ends, by the clock of the offer.
+        customer: user id of the customer, the only one who can use it.
+        ends_at: when the ticket expires, by the clock of the offer.
     """
     return Signer(salt=SALT).sign_object([offer.sale, customer, _ms(offer.opens_at), _ms(ends_at)])
 
@@ -27,8 +27,8 @@ def require(ticket: str, *, offer: Offer, customer: int) -> None:
     """Check that a ticket admits a customer to a sale.
 
     Raises:
-        NotAdmitted: it was not issued by this shop, is another customer's, another sale's or an earlier opening's, or
-            has ended.
+        NotAdmitted: the ticket is missing, forged or expired, or belongs to another customer, another sale or an
+            earlier opening time.
     """
     if not ticket:
         raise NotAdmitted("This sale has a waiting room. Enter it, and order with the ticket when your turn has come.")

@@ -1,17 +1,17 @@
--- Find a customer's place in the line of a sale. On request, let them enter first.
+-- Find a customer's place in the line of a sale. If ARGV[8] is "1", give the customer a place if they have none.
 --
--- How many places are admitted is computed from the time and the rate, so no process has to be alive for it. Looking
--- writes nothing, except once for each customer, when their turn begins.
+-- The number of admitted places is computed from the time and the rate, so no process has to admit customers. A call
+-- that does not enter only writes when the customer's turn begins.
 --
--- KEYS[1]  places: sorted set of customers. A score below 1 was drawn before the opening; from 1 on it is the number of
---          an arrival after it.
--- KEYS[2]  gate: hash. `base` places were admitted at `since` (ms), and `rate` in each second from then on. `opens_at` is
---          the opening that they belong to (ms), `last` the number of the last arrival.
+-- KEYS[1]  places: sorted set of customers. A score below 1 is from the draw before the opening. A higher score is the
+--          number of an arrival after the opening.
+-- KEYS[2]  gate: hash. `base` places were admitted at the time `since` (ms), and `rate` places per second after that.
+--          `opens_at` is the opening time to which these values belong (ms). `last` is the number of the last arrival.
 -- KEYS[3]  turns: hash of the end of each turn that has begun (ms), by customer.
--- ARGV     1 customer, 2 draw, 3 now (ms), 4 opens_at (ms), 5 when the keys expire (ms), 6 places to admit in a second,
---          7 length of a turn (ms), 8 "1" to enter
+-- ARGV     1 customer, 2 score in the draw, 3 now (ms), 4 opens_at (ms), 5 when the keys expire (ms), 6 places to admit
+--          per second, 7 length of a turn (ms), 8 "1" to enter
 -- Result   {place from 1, or 0 without one; thousandths of places admitted; places given; end of the turn (ms), or 0}.
---          Before the opening each place is 1: the order is not known yet.
+--          Before the opening, the place is 1 for everyone in the room, because the order is not known yet.
 local places, gate, turns = KEYS[1], KEYS[2], KEYS[3]
 local customer, draw = ARGV[1], ARGV[2]
 local now, opens_at = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -46,7 +46,7 @@ local function admitted(by_rate)
     return base + math.max(0, now - since) / 1000 * (by_rate or rate)
 end
 if known[1] ~= ARGV[4] then
-    -- The sale has opened, perhaps again after it was postponed. Turns of an earlier opening are over.
+    -- The sale has opened, perhaps for the second time after it was postponed. Delete the turns of an earlier opening.
     redis.call('UNLINK', turns)
     count_from(0, opens_at)
 elseif known[4] ~= ARGV[6] then
@@ -55,7 +55,7 @@ end
 
 local ends = rank and tonumber(redis.call('HGET', turns, customer))
 if enters and ends and ends <= now then
-    -- The used place stays in the line under another name, so that no other place changes.
+    -- Keep the used place in the line under another name, so that the other places do not change.
     local score = redis.call('ZSCORE', places, customer)
     redis.call('ZREM', places, customer)
     write('ZADD', places, score, customer .. '/' .. exact(ends))
@@ -64,8 +64,8 @@ if enters and ends and ends <= now then
 end
 if enters and not rank then
     local given = redis.call('ZCARD', places)
-    -- Admissions that nobody was there to use are saved up for one second only: otherwise a crowd that comes to a quiet
-    -- room would be admitted at once.
+    -- Keep unused admissions of one second only. Otherwise a crowd that comes to a quiet room would be admitted at
+    -- once.
     if admitted() > given + rate then
         count_from(given + rate, math.max(now, since))
     end
