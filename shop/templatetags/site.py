@@ -1,6 +1,7 @@
-"""What templates of several pages use.
+"""Template tags and filters of several pages.
 
-Links to the repository are tags, since pages of errors have no request and so no context processor.
+Links to the repository are tags instead of context variables, because error pages have no request, and context
+processors need one.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ register = template.Library()
 
 @register.simple_tag
 def repository() -> str:
-    """Return the address of the repository of the code; empty for no link."""
+    """Return the URL of the code's repository; empty if pages should not link to it."""
     return str(settings.REPOSITORY_URL)
 
 
 @register.simple_tag
 def in_repository(path: str) -> str:
-    """Return the address of a file in the repository of the code; empty if the setting does not say where that is.
+    """Return the URL of a file in the code's repository; empty if `REPOSITORY_URL` is not set.
 
     Args:
-        path: of the file, with an anchor or without.
+        path: path of the file in the repository, with or without an anchor.
     """
     return f"{settings.REPOSITORY_URL.rstrip('/')}/blob/main/{path}" if settings.REPOSITORY_URL else ""
 
 
 @register.filter
 def with_code(text: str) -> SafeString:
-    """Return a text as HTML. What is between backticks is code."""
+    """Return a text as HTML, with the parts between backticks as `<code>` elements."""
     parts = enumerate(text.split("`"))
     return format_html_join(
         "", "{}", ((format_html("<code>{}</code>", part) if at % 2 else part,) for at, part in parts)

@@ -1,12 +1,12 @@
-// Questions to the shop, and the shop's clock, which is read from the answers. Times are in milliseconds.
+// Requests to the shop, and the shop's clock, which is read from the responses. Times are in milliseconds.
 
-const ANSWER_WITHIN = 25_000; // longer than the shop takes for any answer
+const ANSWER_WITHIN = 25_000; // timeout, longer than the shop's own time limit for a request
 
 export const local = () => performance.timeOrigin + performance.now();
 
-// The clock of the shop. A Date header is exact to the second, so each answer narrows the bounds between which the
-// difference to the clock of this machine lies. If two bounds contradict each other, as after this machine was suspended,
-// discard the old ones. Until the first answer, use this machine's clock.
+// The clock of the shop: this machine's clock plus a difference. A Date header is exact to the second, so each response
+// narrows the bounds of the difference. If new bounds contradict the old ones, for example after this machine was
+// suspended, discard the old ones. Before the first response, the difference is 0.
 export const clock = {
   least: -Infinity,
   most: Infinity,
@@ -24,7 +24,7 @@ export const clock = {
   },
 };
 
-// Send a request. Return its answer, or null if there is none, or none that the shop has made.
+// Send a request. Return the response, or null if there is none, or if it does not come from the shop.
 export async function ask(address, options = {}) {
   try {
     const sent = local();

@@ -1,11 +1,11 @@
-// Intents to buy, kept in this browser for all its tabs.
+// Intents (started purchases with their idempotency keys), stored in this browser for all its tabs.
 
 const hexadecimal = (byte) => byte.toString(16).padStart(2, "0");
 export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), hexadecimal).join("");
 
-// Where intents are kept. Not in localStorage: what one tab writes there reaches the process of another tab a moment
-// later, even under a lock, so that two tabs pressed at once would buy twice. Transactions of IndexedDB that write run
-// one after another, in all tabs.
+// Intents are in IndexedDB, because its write transactions run one after another in all tabs. With localStorage, a tab
+// sees another tab's change only a moment later, even under a lock. So pressing Buy in two tabs at once would buy
+// twice.
 const database = new Promise((resolve, reject) => {
   const request = indexedDB.open("last-unit", 1);
   request.onupgradeneeded = () => request.result.createObjectStore("intents");
@@ -15,7 +15,7 @@ const database = new Promise((resolve, reject) => {
 database.catch(() => {}); // Each caller handles the error; this only prevents an unhandled-rejection warning.
 export const tabs = new BroadcastChannel("last-unit");
 
-// Replace what is kept under a name by what `change` makes of it, in one transaction. Return what is kept then.
+// Read the intent with this name, and store the result of `change(intent)`, in one transaction. Return the result.
 export async function keep(name, change) {
   const transaction = (await database).transaction("intents", "readwrite");
   const store = transaction.objectStore("intents");

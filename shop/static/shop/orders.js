@@ -1,10 +1,10 @@
-// The pages of orders: times where the reader is, the time left to pay, and a look at an order that is about to change.
+// The script of the order pages: show local times, count down the time left to pay, and poll an order that may change.
 
 import { show } from "./page.js";
 import { showTimes } from "./times.js";
 
-const SLOWEST = 15; // seconds between two looks
-const ANSWER_WITHIN = 25_000; // milliseconds, longer than the shop takes for any answer
+const SLOWEST = 15; // maximum seconds between two polls
+const ANSWER_WITHIN = 25_000; // timeout in milliseconds, longer than the shop's own time limit for a request
 
 function begin(root) {
   showTimes(root);
@@ -33,7 +33,7 @@ function count() {
 const announce = (text) => show(document.getElementById("announced"), text);
 const showConnection = (text) => show(document.querySelector("[data-shown=connection]"), text);
 
-// Put the order as it is now into the page. Return whether the page has to look again.
+// Fetch this page again, and replace the order if it has changed. Return whether to poll again.
 async function look() {
   const order = document.getElementById("order");
   if (!order) return false;
@@ -49,7 +49,7 @@ async function look() {
   if (response.status >= 500) return true;
   const found = new DOMParser().parseFromString(text, "text/html").getElementById("order");
   if (!found) {
-    location.reload(); // The log-in has ended, or the order is gone: show what the shop says.
+    location.reload(); // The log-in has ended, or the order does not exist any more: show the shop's response.
     return false;
   }
   if (found.dataset.version !== order.dataset.version) {
@@ -64,7 +64,7 @@ async function look() {
 
 let watching = false;
 
-// Look again until nothing is about to change. Seconds until the first look; 0 for never.
+// Poll until no change is expected. `pause` is the number of seconds until the first poll; 0 for no poll.
 async function watch(pause) {
   if (watching) return;
   watching = true;

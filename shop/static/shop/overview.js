@@ -1,7 +1,7 @@
-// Refresh the overview: replace the parts that have changed by what the shop has rendered. Nothing is asked while the
+// Refresh the overview: fetch the parts of the page as HTML, and replace those that have changed. Do nothing while the
 // tab is hidden.
 
-const PAUSE = 1000; // milliseconds between an answer and the next question
+const PAUSE = 1000; // milliseconds between a response and the next request
 const ANSWER_WITHIN = 10_000;
 
 const page = document.getElementById("overview");
@@ -23,7 +23,7 @@ async function refresh() {
       failed = "";
     }
   } catch {
-    // The message says it.
+    // The message below reports the failure.
   }
   if (lost.textContent !== failed) lost.textContent = failed;
   asking = false;
@@ -32,7 +32,7 @@ async function refresh() {
 
 const shown = {};
 
-// Replace a part if it has changed, and keep the focus on the link that has it.
+// Replace a part if it has changed. If a link in it has the focus, give the focus to the same link in the new part.
 function show(name, html) {
   const place = page.querySelector(`[data-part="${name}"]`);
   if (!place || shown[name] === html) return;

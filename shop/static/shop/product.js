@@ -1,7 +1,7 @@
-// A product of the sale, and the press of its button.
+// A product of the sale, and what happens when its button is pressed.
 //
-// One press is one intent with one idempotency key. The key is kept in IndexedDB before its request leaves, and the same
-// request is sent until the shop has answered it. So a lost answer, a reload or a second tab never buys twice.
+// Each press makes one intent with one idempotency key. The key is stored in IndexedDB before the request is sent, and
+// the same request is repeated until the shop responds. So a lost response, a reload or a second tab never buys twice.
 
 import { ask, clock, local } from "./asking.js";
 import { keep, newKey, tabs } from "./intents.js";
@@ -9,22 +9,22 @@ import { fill, page, show } from "./page.js";
 import { money, view } from "./view.js";
 import { visit } from "./visit.js";
 
-const POLL = 1000; // milliseconds between two questions for a queued order, at least
+const POLL = 1000; // minimum milliseconds between two polls of a queued order
 const LONGEST_PAUSE = 15_000;
-// Milliseconds after which the figures of the shop show what it has just refused. Until then they may be older: a web
-// server keeps them for 2 s, the proxy for 1 s, and this page for up to 2.5 s. Its button must not say "Buy" again.
+// Milliseconds after "sold out" in which the page's figures may be older than the refusal: a web server caches them for
+// 2 s, the proxy for 1 s, and this page for up to 2.5 s. Until then, the button must not show "Buy" again.
 const SETTLED = 6000;
-const OPENING = 3000; // milliseconds around the opening in which the clocks of two servers may disagree about it
+const OPENING = 3000; // milliseconds around the opening in which servers may disagree whether the sale is open
 
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
 const summary = ({ id, state, pay_by }) => ({ id, state, pay_by });
 
 export class Product {
-  intent = null; // { key, body, done, location, place, order, spent }: as it is kept
-  wanted = null; // a press whose key is not kept yet
-  refusal = null; // the problem that has ended the last press
+  intent = null; // the stored intent: { key, body, done, location, place, order, spent }
+  wanted = null; // a press whose key is not stored yet
+  refusal = null; // the problem document that ended the last press
   emptyUntil = -Infinity;
-  trouble = ""; // why the request is sent again: "busy", "offline" or "paused"
+  trouble = ""; // why the request is repeated: "busy", "offline" or "paused"
   failures = 0;
   going = false;
   wake = () => {};
@@ -32,16 +32,16 @@ export class Product {
   constructor(card) {
     this.card = card;
     this.id = Number(card.dataset.product);
-    this.agreed = card.dataset.price; // the price that the buyer has seen, and orders at
+    this.agreed = card.dataset.price; // the price that the buyer has seen, which the order contains
     this.form = card.querySelector("form");
     this.button = card.querySelector("button");
     this.link = card.querySelector("a.button");
-    this.guest = card.querySelector("[data-guest]"); // null where the sale allows no guests
+    this.guest = card.querySelector("[data-guest]"); // null if the sale allows no guests
     this.note = card.querySelector(".note");
     this.form.addEventListener("submit", (event) => this.press(event));
   }
 
-  get name() { return `${page.sale}/${visit.customer}/${this.id}`; } // what the intent is kept under
+  get name() { return `${page.sale}/${visit.customer}/${this.id}`; } // name of the stored intent
   get item() { return visit.sale.items.find((item) => item.product === this.id); }
   get price() { return this.refusal?.price ?? this.item.price; }
   get empty() { return !this.item || this.item.left === 0 || local() < this.emptyUntil; }
@@ -50,7 +50,7 @@ export class Product {
   get unpaid() { return this.intent?.order?.state === "pending"; }
   get overdue() { return this.unpaid && clock.now() > Date.parse(this.intent.order.pay_by); }
 
-  // How many are left, in words; nothing if the sale does not show it.
+  // The text for the units left; empty if the sale hides them.
   get left() {
     const left = this.item && this.empty ? 0 : this.item?.left;
     return left === undefined || left === null ? "" : fill(page.left[left] ?? page.left.exact, { left });
@@ -58,7 +58,7 @@ export class Product {
 
   load() { return keep(this.name, (kept) => kept).catch(() => null); }
 
-  // The customer may order now.
+  // The waiting room has admitted the customer, so an earlier refusal for this reason is over.
   admitted() {
     if (this.refusal?.type === "waiting-room") this.refusal = null;
   }
@@ -86,7 +86,7 @@ export class Product {
   }
 
   press(event) {
-    if (!visit.sale) return; // The figures have not come yet: the form buys without this script.
+    if (!visit.sale) return; // No figures have arrived yet, so let the form buy without this script.
     event.preventDefault();
     if (!view(this).press) return;
     const quantity = Number(this.form.elements.quantity.value);
@@ -99,7 +99,7 @@ export class Product {
     this.goOn();
   }
 
-  // Bring the press, or an intent that was found, to its end.
+  // Repeat the request of a press, or of an unfinished intent, until it has a result.
   async goOn() {
     if (this.going) return;
     this.going = true;
@@ -118,33 +118,33 @@ export class Product {
     this.render();
   }
 
-  // Keep the intent before its request leaves. If another tab has begun or ended one that this tab has not shown yet,
-  // the buyer has not agreed to a second one: show that instead.
+  // Store the intent before the request is sent. If another tab has stored a newer intent that this tab has not shown
+  // yet, show that one instead, because the buyer has not agreed to buy twice.
   async begin() {
     const { body, shown } = this.wanted;
     try {
       this.intent = await keep(this.name, (kept) => {
         if (kept && JSON.stringify(kept) !== shown) return kept;
-        // A key is used until it has an order. A refusal leaves it free: should an earlier attempt, whose answer was
-        // lost, have bought after all, then the next press finds that order and does not buy again.
+        // Use the same key until it has an order, also after a refusal. If an earlier attempt whose response was lost
+        // has bought after all, the next press finds that order and does not buy again.
         const used = !kept || kept.order || kept.spent;
         return { key: used ? newKey() : kept.key, body, done: false };
       });
       tabs.postMessage(this.name);
     } catch {
-      this.form.submit(); // Nothing can be kept in this browser: buy with the form, whose key is in its address.
+      this.form.submit(); // This browser can store nothing, so buy with the form, whose key is in its URL.
     }
     this.wanted = null;
     this.failures = 0;
     this.trouble = "";
   }
 
-  // Send the request once, or ask for the queued order. Return the pause before the next attempt; 0 after the last.
+  // Send the request once, or poll the queued order. Return the pause before the next attempt; 0 after the last.
   async attempt() {
     const { key, body, location } = this.intent;
     const headers = visit.authorization;
     const ticket = visit.room?.ticket && { "Waiting-Ticket": visit.room.ticket };
-    // All attempts of one press are one trace (https://www.w3.org/TR/trace-context/), whose id is that of their key.
+    // All attempts of one press belong to one trace, whose id is the key (https://www.w3.org/TR/trace-context/).
     const trace = `00-${key}-${key.slice(0, 16)}-01`;
     const post = {
       method: "POST",
@@ -186,10 +186,10 @@ export class Product {
     await this.change(key, { done: true, spent: type === "key-reused" });
   }
 
-  // Keep what the shop has answered, unless another tab has begun a newer intent meanwhile.
+  // Store the shop's response in the intent. Do nothing if another tab has begun a newer intent.
   async change(key, changes) {
     const changed = (kept) => (kept && kept.key !== key ? kept : { ...(kept ?? this.intent), ...changes });
-    this.intent = await keep(this.name, changed).catch(() => changed(null)); // Its key is kept, which is what matters.
+    this.intent = await keep(this.name, changed).catch(() => changed(null)); // The key is already stored.
     tabs.postMessage(this.name);
   }
 
@@ -206,8 +206,8 @@ export class Product {
     });
   }
 
-  // Find the intent that this tab, or another one, has begun before. Ask what has become of its order since:
-  // one that was paid may have been refunded.
+  // Load the intent that this or another tab has begun before. Fetch its order, which may have changed since, for
+  // example if a paid order was refunded.
   async resume() {
     if (!(await visit.identify())) return;
     if (!this.active) this.intent = await this.load();
@@ -220,7 +220,7 @@ export class Product {
     this.goOn();
   }
 
-  // Another tab has changed the intent.
+  // Load the intent again after another tab has changed it.
   async follow() {
     this.intent = await this.load();
     this.wake();

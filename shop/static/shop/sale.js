@@ -1,5 +1,5 @@
-// The page of a sale: it follows what changes in the sale, in other tabs, and in the connection. Each product has a
-// button that buys it (product.js), whose states are a table (view.js).
+// The script of a sale's page. It reacts to changes of the sale, in other tabs, and of the connection. Each product has
+// a button that buys it (product.js). view.js decides what the button shows.
 
 import { ask, clock } from "./asking.js";
 import { tabs } from "./intents.js";
@@ -8,7 +8,7 @@ import { Product } from "./product.js";
 import { showTime } from "./times.js";
 import { visit } from "./visit.js";
 
-const POLL = 2000; // milliseconds between two questions, on average
+const POLL = 2000; // average milliseconds between two polls
 
 visit.products = Array.from(document.querySelectorAll("[data-product]"), (card) => new Product(card));
 
@@ -32,13 +32,13 @@ function changed(before, sale) {
   visit.sale = sale;
   for (const time of document.querySelectorAll("time[data-shown]")) showTime(time, sale[time.dataset.shown]);
   if (before?.state === "paused" && sale.state !== "paused") {
-    setTimeout(wakeAll, visit.jitter); // not all pages in the same millisecond
+    setTimeout(wakeAll, visit.jitter); // a random pause, so that not all pages send in the same millisecond
   }
   if (!visit.knowsRoom) visit.lookAtRoom();
-  // The shop has named the next look by the opening that was known then.
+  // The opening time has changed, so the pause that the shop set for the next poll is wrong.
   else if (visit.room && before.opens_at !== sale.opens_at) visit.lookAgain(spread(visit.room.entered));
   const toOpening = Date.parse(sale.opens_at) - clock.now();
-  // So that the first order need not wait for a token.
+  // Get a token in the minute before the opening, so that the first order need not wait for one.
   if (visit.login && toOpening > 0 && toOpening < 60_000) visit.identify(120_000);
   visit.products.filter((each) => each.overdue).forEach((each) => each.resume());
 }

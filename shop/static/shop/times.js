@@ -1,14 +1,14 @@
-// Times on pages. The server writes them in UTC; here they are shown where the reader is, with the zone, in 24 hours.
+// Times on pages. The server writes them in UTC; this script shows them in the reader's time zone, with 24 hours.
 
 import { show } from "./page.js";
 
 const language = document.documentElement.lang;
-// The language of the page chooses the words. "en" alone would be the order of month and day in the United States.
+// Format dates in the language of the page. Use "en-GB" for English, because "en" would put the month before the day.
 const dates = new Intl.DateTimeFormat(language === "en" ? "en-GB" : language, { dateStyle: "medium" });
 const times = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZoneName: "short" });
 const between = language === "en" ? ", " : " ";
 
-// Return a moment in words.
+// Return a date and time as a text for the reader.
 export const written = (moment) => [dates, times].map((format) => format.format(new Date(moment))).join(between);
 
 // Show a moment in a `time` element.

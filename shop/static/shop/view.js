@@ -1,4 +1,4 @@
-// The table of the Buy button: what a buyer sees of a product in each state.
+// What the button, the link and the note of a product show in each state.
 
 import { clock } from "./asking.js";
 import { about, fill, page } from "./page.js";
@@ -17,7 +17,7 @@ function duration(milliseconds) {
   return hours ? `${hours}:${time}` : time;
 }
 
-// The sentence for the problem that has ended the last press.
+// Return the sentence for the problem that ended the last press.
 function reason({ refusal, atLimit }) {
   if (!refusal || refusal.type === "price-changed") return "";
   const { type, left } = refusal;
@@ -25,9 +25,9 @@ function reason({ refusal, atLimit }) {
   return fill(notes[kind] ?? notes.refused, refusal);
 }
 
-// Return what the buyer sees now. `label`: of the button, which can be pressed if `press` is set; without one it is
-// hidden. `link`: a link beside or in place of the button. `guest`: whether the visitor may buy as a guest. `note`: the
-// sentence below.
+// Return what the buyer sees now. `label`: the text of the button; without a label, the button is hidden. `press`:
+// whether the button can be pressed. `link`: a link beside or instead of the button. `guest`: whether the visitor may
+// buy as a guest. `note`: the sentence below.
 export function view(product) {
   const { item, empty } = product;
   const { sale, login, room } = visit;
@@ -35,7 +35,7 @@ export function view(product) {
   const now = clock.now();
   const isOpen = item && now >= Date.parse(sale.opens_at) + visit.jitter && now < Date.parse(sale.closes_at);
   const toLogin = { href: page.login, label: labels.login };
-  // Who cannot buy here yet: nobody has logged in, or a guest has, and the sale allows none.
+  // Two kinds of visitors cannot buy: those who are not logged in, and guests if the sale allows no guests.
   const guest = login === null;
   const refused = Boolean(login?.guest && !page.guests);
   const toEnter = refused ? { href: page.account, label: labels.account } : toLogin;
@@ -91,7 +91,7 @@ export function view(product) {
 
 const toRoom = { href: page.room, label: labels.enter };
 
-// While a press has not ended.
+// Return what the buyer sees while the request of a press is being repeated.
 function viewOfPress({ trouble, intent }, toLogin) {
   const { location, place } = intent ?? {};
   if (visit.login === null) return { state: "login", link: toLogin, note: notes["signed-out"] };
@@ -102,7 +102,7 @@ function viewOfPress({ trouble, intent }, toLogin) {
   return { state: "buying", label: labels.buying, note: notes[trouble || "buying"] };
 }
 
-// Behind a waiting room, without a ticket.
+// Return what a customer without a ticket sees, if the sale has a waiting room.
 function viewOfRoom(product) {
   const { room } = visit;
   const note = reason(product);

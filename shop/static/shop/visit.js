@@ -1,23 +1,24 @@
-// What the page of a sale knows: the latest figures of the sale, the customer's login, their place in the waiting room.
+// The state of a sale's page: the latest figures of the sale, the customer's login, and their place in line.
 
 import { ask, local } from "./asking.js";
 import { page } from "./page.js";
 
 class Visit {
-  sale; // the latest now.json
-  login; // the access token of the customer, and whether they are a guest; null if nobody has logged in; undefined until the shop has said
+  sale; // the latest figures, from now.json
+  // The access token, and whether the customer is a guest; null if nobody is logged in; undefined before the response.
+  login;
   customer; // user id of the latest login
-  room = null; // where the customer stands in the waiting room, if the sale has one and the shop has said
+  room = null; // the customer's place in the waiting room; null if there is none, or it is not known yet
   products = [];
-  waited = false; // this page has shown the countdown
-  jitter = 1000 * Math.random(); // milliseconds, so that not all pages act in the moment in which the sale opens
+  waited = false; // whether this page has shown the countdown
+  jitter = 1000 * Math.random(); // random milliseconds, so that not all pages act at the moment of the opening
   #identifying = null;
   #roomTimer = 0;
 
   get authorization() { return { Authorization: `Bearer ${this.login?.access}` }; }
   get knowsRoom() { return Boolean(this.room || this.#roomTimer); }
 
-  // Return the login, with a token that is valid for `margin` milliseconds more; undefined without an answer.
+  // Return the login, with a token that is valid for at least `margin` milliseconds; undefined without a response.
   identify(margin = 0) {
     if (this.login && local() + margin < this.login.until) return this.login;
     this.#identifying ??= this.#newLogin().finally(() => { this.#identifying = null; });
@@ -41,12 +42,12 @@ class Visit {
     return this.login;
   }
 
-  // Ask for another token before the next request: this one has ended, or somebody else may have logged in.
+  // Get a new token before the next request: this one has expired, or somebody else may have logged in.
   endToken() {
     if (this.login) this.login.until = 0;
   }
 
-  // Look where the customer stands in the waiting room, and again when the shop says.
+  // Get the customer's place in the waiting room, and poll it again after the pause that the shop sets.
   async lookAtRoom() {
     clearTimeout(this.#roomTimer);
     if (!this.sale?.waiting_room || !this.login || document.hidden) return;
@@ -58,7 +59,7 @@ class Visit {
     this.lookAgain(100 + 1000 * (answer?.body?.poll_after ?? 5));
   }
 
-  // Look at the waiting room after a pause in milliseconds, in place of the look that was planned.
+  // Poll the waiting room after a pause in milliseconds, instead of at the planned time.
   lookAgain(pause) {
     clearTimeout(this.#roomTimer);
     this.#roomTimer = setTimeout(async () => { if (await this.identify()) this.lookAtRoom(); }, pause);

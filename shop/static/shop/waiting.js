@@ -1,26 +1,26 @@
-// The page of a waiting room. It looks at the visitor's place when the shop says, and leads to the sale when it is their
-// turn. Entering is a form, which needs no script.
+// The script of a waiting room's page. It polls the visitor's place at the interval that the shop sets, and opens the
+// page of the sale when it is their turn. Entering the room is a form, which needs no script.
 
 import { ask } from "./asking.js";
 import { about, fill, page, show, spread } from "./page.js";
 import { showTime } from "./times.js";
 
-const NEWS = 8; // seconds between two questions for the sale, on average
-const NEWS_PER_SECOND = 5000; // about how many of them a room may send in a second, however many people are in it
-const LONGEST_PAUSE = 60; // seconds between two attempts without an answer
+const NEWS = 8; // average seconds between two polls of the sale's figures
+const NEWS_PER_SECOND = 5000; // approximate maximum of these polls per second, from all visitors of a room
+const LONGEST_PAUSE = 60; // maximum seconds between two attempts without a response
 
 const section = document.querySelector(".room");
 const part = (name) => document.querySelector(`[data-shown=${name}]`);
 
 let state = page.state;
-let entered = page.entered; // places that were given
+let entered = page.entered; // number of places given
 let opensAt = page.opensAt;
 let access = ""; // token of the API
 let failures = 0;
 let timer = 0;
 
 function render(standing) {
-  // Who had a place and has none now has lost it.
+  // A visitor who had a place and has none now has lost it.
   if (standing.state !== "outside") state = standing.state;
   else if (state !== "outside") state = "lost";
   entered = standing.entered;
@@ -36,8 +36,8 @@ function render(standing) {
   }
 }
 
-// Return where the visitor stands; null if they have to log in again, or the sale is over: the page itself knows;
-// undefined without an answer.
+// Return the visitor's place; undefined without a response. Return null if they have to log in again or the sale is
+// over: reloading the page then shows which.
 async function look({ again = true } = {}) {
   if (!access) {
     const answer = await ask(page.token);
@@ -47,7 +47,7 @@ async function look({ again = true } = {}) {
   if (!access) return null;
   const answer = await ask(page.api, { headers: { Authorization: `Bearer ${access}` } });
   if (answer?.status === 401 && again) {
-    access = ""; // The token has ended.
+    access = ""; // The token has expired.
     return look({ again: false });
   }
   if (!answer || answer.status === 429 || answer.status >= 500) return undefined;
@@ -70,14 +70,14 @@ function later(seconds) {
   timer = setTimeout(poll, 1000 * seconds);
 }
 
-// Ask what all visitors are told of the sale. The next look at the place may be an hour away: the shop has named it by
-// the opening that was known then.
+// Poll the figures of the sale, which are the same for all visitors. The next poll of the place may be an hour away, so
+// without this, the page would not notice a change of the opening time.
 async function news() {
   const answer = await ask(page.now, { cache: "no-cache" });
   if (answer?.status === 200) {
     const sale = answer.body;
     part("paused").hidden = !sale.paused;
-    part("estimate").hidden = sale.paused; // Nobody is admitted, so no wait can be named.
+    part("estimate").hidden = sale.paused; // During a pause nobody is admitted, so the wait cannot be estimated.
     part("stock").hidden = sale.state !== "sold-out";
     showTime(part("opens_at"), sale.opens_at);
     if (sale.opens_at !== opensAt) later(spread(entered) / 1000);
