@@ -8,9 +8,9 @@ class ShopConfig(AppConfig):
     verbose_name = "Shop"
 
     def ready(self) -> None:
-        """Wake a Celery worker whenever an order is queued, and look at the first connection to Postgres.
+        """Register the handlers that wake a Celery worker for a queued order and check the first Postgres connection.
 
-        Addresses of accounts are changed by their owners alone, so the page that allauth has for operators is removed.
+        Remove allauth's admin page for e-mail addresses, because only the owner of an account may change its address.
         """
         from allauth.account.models import EmailAddress
         from django.contrib import admin

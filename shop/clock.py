@@ -1,6 +1,7 @@
-"""The clock that decides when a sale is open and when an order expires: that of Postgres, on whatever machine we run.
+"""The clock of Postgres, which decides on every machine when a sale is open and when an order expires.
 
-In a query, `django.db.models.functions.Now` is this clock. On the path of an order, an offer carries it along.
+In a query, use `django.db.models.functions.Now`. When an order is placed, use the `Clock` in the cached offer of the
+sale: it needs no query.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from django.db import connection
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Postgres's clock as it was read once, carried on by the monotonic clock of this process.
+    """One reading of Postgres's clock, plus the time that has passed since on the monotonic clock of this process.
 
-    It may be slow by the time that the answer to the reading took, and by what the two clocks drift apart afterwards.
+    The result may be too early by the duration of the query that read the clock, and by the later drift between the
+    two clocks.
 
     Args:
-        read: the time that was read.
-        at: the monotonic time at which the answer came, in seconds.
+        read: the time that Postgres returned.
+        at: the monotonic time at which Postgres's answer arrived, in seconds.
     """
 
     read: datetime
@@ -32,7 +34,7 @@ class Clock:
 
 
 def now() -> datetime:
-    """Ask Postgres for the present time."""
+    """Query Postgres for the present time."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         found: datetime = cursor.fetchone()[0]

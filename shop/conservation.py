@@ -1,4 +1,4 @@
-"""The conservation law for the shop: compare what was sold with what is on hand, in the tables alone."""
+"""Check the conservation law, received = on hand + sold, from the tables in Postgres alone."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from shop.models import Order, OrderItem
 
 
 def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
-    """Return the figures of some skus or of all, from one snapshot of the tables. Safe while the shop is selling.
+    """Return the units received, on hand and sold of some skus or of all, from one snapshot of the tables.
+
+    It is safe to call this while the shop is selling.
 
     Raises:
-        RuntimeError: called inside a transaction, whose snapshot may be old.
+        RuntimeError: the call is inside a transaction, whose snapshot may be old.
     """
     stock = StockItem.objects.all()
     items = OrderItem.objects.filter(order__state__in=Order.STANDING)
@@ -38,5 +40,5 @@ def figures(skus: Iterable[str] | None = None) -> list[audit.Figures]:
 
 
 def broken() -> list[str]:
-    """Return the skus for which the law is broken."""
+    """Return the skus for which the conservation law is broken."""
     return [row.sku for row in figures() if not row.conserved]

@@ -15,17 +15,17 @@ from shop.accounts.errors import HashingBusy
 WAIT = 5.0
 """Seconds that a thread waits for its turn to hash."""
 
-# One password at a time: more would take the processors from the orders. The threads that wait for their turn cannot
-# take orders either, so at most a quarter of the threads may hash or wait.
+# Hash one password at a time: more would take the processors from the orders. A thread that waits to hash cannot take
+# orders either, so at most a quarter of the threads may hash or wait.
 _turn = BoundedSemaphore(1)
 _waiting = BoundedSemaphore(max(1, settings.WEB_THREADS // 4))
 
 
 class PasswordHasher(PBKDF2PasswordHasher):
-    """Django's PBKDF2 hasher, one call at a time, which returns the connection to the pool before it computes.
+    """Django's PBKDF2 hasher, which hashes one password at a time in a process.
 
-    Hashing takes a good part of a second, and the threads of a process share few connections. If hashing kept a
-    connection, four logins at the same time would keep all orders waiting.
+    It returns the connection to the pool first. Hashing takes a large part of a second, and the threads of a process
+    share few connections: if hashing kept one, four concurrent logins would make all orders wait.
     """
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
@@ -37,10 +37,10 @@ class PasswordHasher(PBKDF2PasswordHasher):
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """Wait for the turn of this thread to hash.
+    """Context manager that lets one thread of this process at a time hash a password.
 
     Raises:
-        HashingBusy: enough threads of this process wait already, or the turn did not come within `WAIT` seconds.
+        HashingBusy: too many threads of this process wait already, or this thread has waited for `WAIT` seconds.
     """
     if not _waiting.acquire(blocking=False):
         raise HashingBusy

@@ -1,4 +1,4 @@
-"""Which workers and schedulers of Celery are alive, as they have told Redis in the last seconds."""
+"""Heartbeats of Celery's workers and schedulers in Redis, which show the processes that are alive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEAT = "beat"
 
 
 def sign(kind: str, name: str) -> None:
-    """Record in Redis that a process is alive. If Redis does not answer, do nothing: operators see that it is away.
+    """Record in Redis that a process is alive. If Redis does not answer, do nothing: other checks report the outage.
 
     Args:
         kind: `WORKER` or `BEAT`.

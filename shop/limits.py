@@ -1,46 +1,46 @@
-"""How long, and for how many bytes, one request may keep the shop waiting. All times are in seconds."""
+"""Limits on the time and the bytes of one request. All times are in seconds."""
 
 HEAD = 10
-"""To send the head of a request, counted from the connection or from the answer before. Idle connections end here."""
+"""Time from the connection or the last response to the end of a request's head. Idle connections are closed then."""
 
 ANNOUNCED_IDLE = 2
-"""What the Keep-Alive header promises an idle connection. Less than `HEAD`: a client that keeps to it is never cut."""
+"""The idle time in the Keep-Alive header. It is shorter than `HEAD`, so no client that observes it is cut off."""
 
 BODY = 10
-"""To send the body after the head. Until it is complete, the request has no thread."""
+"""Time for a client to send the body, after the head. The request gets a thread only when its body is complete."""
 
 BODY_BYTES = 64 * 1024
-"""Length of a body. No order comes near it, and nothing is uploaded anywhere."""
+"""Maximum length of a body. Orders are much shorter, and no page accepts an upload."""
 
 DISCARDED_BYTES = 16 * 1024 * 1024
-"""Length up to which a body that is too long is read and dropped, so that its sender sees the answer."""
+"""Length up to which the server reads and discards a body that is too long, so that the client gets the response."""
 
 HEAD_BYTES = 32 * 1024
-"""Length of the head of a request, roughly: the server compares after each read, so it also accepts a little more."""
+"""Approximate maximum length of the head of a request: the server checks it after each read."""
 
 POSTGRES = {"lock_timeout": 5, "statement_timeout": 10, "idle_in_transaction_session_timeout": 10}
-"""Limits that Postgres keeps, while it can."""
+"""Limits that Postgres itself enforces while it runs."""
 
 POSTGRES_CONNECT = 5
-"""To open a connection to Postgres."""
+"""Time to open a connection to Postgres."""
 
 POSTGRES_SILENCE = POSTGRES["statement_timeout"] + 2
-"""To wait for an answer of Postgres. When it is stopped or cut off, its own limits do not end the wait."""
+"""Time to wait for an answer of Postgres. A Postgres that hangs or is cut off does not end the wait itself."""
 
 POSTGRES_POOL = 10
-"""To wait for a connection of the pool."""
+"""Time to wait for a connection from the pool."""
 
 REDIS = 2
-"""To connect to Redis, and to wait for one of its answers."""
+"""Time to connect to Redis, and time to wait for each of its answers."""
 
 UNREAD = 10
-"""For a client to make room for the rest of an answer that it does not read. Then the connection is cut."""
+"""Time to wait for a client that does not read its response. After that, the server cuts the connection."""
 
 REQUEST = 20
-"""To answer a request that has arrived completely. After that it is answered with 503, whatever it waits for."""
+"""Time to answer a request that has arrived completely. After that, the server answers it with 503."""
 
 DRAIN = ANNOUNCED_IDLE + 1
-"""For which a web process that is told to stop still takes requests, to announce it with `Connection: close`."""
+"""Time in which a stopping web process still takes requests. It answers them with `Connection: close`."""
 
 STOP = DRAIN + HEAD + BODY + REQUEST + 3
-"""After which a web process that was told to stop is killed: every request that it has accepted was answered."""
+"""Time after which a stopping web process is killed. By then it has answered every request that it accepted."""

@@ -1,4 +1,4 @@
-"""Which request and which order this thread works on, for the lines of the log."""
+"""The request and the order that a thread works on. Each log line shows them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ trace: ContextVar[str] = ContextVar("trace", default="")
 """The trace id of the request, of 32 hexadecimal digits; empty outside any request."""
 
 order: ContextVar[UUID | None] = ContextVar("order", default=None)
-"""The id of the order that is placed; None if there is none."""
+"""The id of the order that this thread is placing; None if it places none."""
 
 
 def begin_request(trace_id: str) -> None:
-    """Let the lines of this thread belong to a request, which has no order yet."""
+    """Set the trace id for the log lines of this thread, and clear the order of the previous request."""
     trace.set(trace_id)
     order.set(None)
 
 
 def trace_of(traceparent: str) -> str:
-    """Return the trace id that a client or proxy sends, or a new one.
+    """Return the trace id in a `traceparent` header, or a new trace id if the header has no valid one.
 
     Args:
         traceparent: the header of that name (https://www.w3.org/TR/trace-context/); empty if there is none.

@@ -1,7 +1,7 @@
-"""A look at Postgres: whether it answers, and whether the settings fit a pooler that stands before it or does not.
+"""Check Postgres: whether it answers, and whether `DATABASE_POOLER` says correctly that there is a pooler or none.
 
-A pooler, such as PgBouncer, accepts connections while Postgres is down, and reports what it once heard of it. So a look
-asks a statement, and waits for the answer for a limited time.
+A pooler, such as PgBouncer, accepts connections while Postgres is down, and reports an old version of it. So the check
+runs a statement, and waits for the result for a limited time.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ UNEXPECTED = (
 
 @dataclass(frozen=True)
 class Look:
-    """What a new connection to Postgres has found.
+    """The result of checking Postgres over a new connection.
 
     Args:
         version: version of the server; None if it did not answer.
         writes: whether the connection may write.
-        wrong: what is wrong with the settings, and what to set; empty if nothing is.
+        wrong: what is wrong with the settings, and how to correct it; empty if they are right.
     """
 
     version: str | None = None
@@ -51,11 +51,11 @@ class Look:
 
 
 def look(seconds: float, *, web: bool = True, **parameters: str) -> Look:
-    """Look at the Postgres that the settings name, on a connection of its own.
+    """Check the Postgres of the settings over a new connection.
 
     Args:
-        seconds: how long it has to accept the connection, and again to answer.
-        web: whether the limits on waiting have to be in force, as the web server needs them.
+        seconds: time limit for the connection, and again for the answer.
+        web: also check that the time limits that the web server needs are in force.
         parameters: parameters of libpq that replace those of the settings.
     """
     try:
@@ -67,7 +67,7 @@ def look(seconds: float, *, web: bool = True, **parameters: str) -> Look:
     except psycopg.Error as error:
         return Look(wrong=_refused(str(error)) if "unsupported startup parameter" in str(error) else "")
     version, writes, process, alter_role, in_force = row
-    # A pooler makes up the process id that it tells its clients.
+    # A pooler tells its clients a made-up process id, so the id in Postgres is another one.
     if process != told and not settings.DATABASE_POOLER:
         return Look(version, writes, UNEXPECTED)
     if settings.DATABASE_POOLER and web:
@@ -76,10 +76,12 @@ def look(seconds: float, *, web: bool = True, **parameters: str) -> Look:
 
 
 def refuse_unknown_pooler(connection: BaseDatabaseWrapper, **_: Any) -> None:
-    """Check the first connection of a process, so that no command works with the statements of other clients.
+    """Check the first connection of a process for a pooler that the settings do not name.
+
+    Behind it, a process could run prepared statements of other clients.
 
     Raises:
-        ImproperlyConfigured: a pooler stands between, and no setting says so.
+        ImproperlyConfigured: there is a pooler, and `DATABASE_POOLER` is not set.
     """
     if not settings.DATABASE_POOLER:
         made = connection.connection
@@ -96,11 +98,11 @@ def _refused(error: str) -> str:
 
 
 def _without_limits(in_force: dict[str, int], alter_role: str) -> str:
-    """Return how to set the limits that are not in force; empty if all are.
+    """Return how to set the limits that are not in force; empty if all of them are.
 
     Args:
-        in_force: milliseconds by the name of the limit; 0 for none.
-        alter_role: the beginning of a statement that sets one.
+        in_force: milliseconds by the name of the limit; 0 if there is no limit.
+        alter_role: the beginning of the SQL statement that sets a limit.
     """
     missing = {name: most for name, most in limits.POSTGRES.items() if not 0 < in_force[name] <= most * 1000}
     if not missing:

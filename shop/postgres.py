@@ -1,4 +1,4 @@
-"""Connections to Postgres that do not wait for ever."""
+"""Connections to Postgres that limit every wait."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psycopg import errors
 
 from shop import limits
 
-# libpq ignores the last five for a Unix socket.
+# For a Unix socket, libpq ignores all of these options except `connect_timeout`.
 CONNECTION = {
     "connect_timeout": limits.POSTGRES_CONNECT,
     "tcp_user_timeout": limits.POSTGRES_SILENCE * 1000,
@@ -18,13 +18,17 @@ CONNECTION = {
     "keepalives_interval": 3,
     "keepalives_count": 3,
 }
-"""Options of libpq that limit the wait for a lost server. They are in seconds, `tcp_user_timeout` in milliseconds."""
+"""Options of libpq that limit the wait for a server that is cut off.
+
+`tcp_user_timeout` is in milliseconds, the other times are in seconds.
+"""
 
 
 class BoundedConnection(psycopg.Connection[Any]):
-    """A connection that is closed when Postgres does not answer within `limits.POSTGRES_SILENCE`.
+    """A connection that closes itself when Postgres does not answer within `limits.POSTGRES_SILENCE`.
 
-    The limits that Postgres keeps end no wait while it is stopped itself, and TCP's end none while its host is alive.
+    Other limits do not help when the server process hangs: Postgres cannot enforce its own timeouts then, and TCP's
+    timeouts only act when the host is dead.
 
     Attributes:
         silence: seconds to wait for an answer; None for `limits.POSTGRES_SILENCE`.
@@ -33,10 +37,10 @@ class BoundedConnection(psycopg.Connection[Any]):
     silence: float | None = None
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
-        """Wait for an answer.
+        """Wait for an answer of Postgres.
 
         Raises:
-            OperationalError: there was none. It is unknown whether the statement was executed.
+            OperationalError: no answer came in time. Postgres may or may not have executed the statement.
         """
         if timeout is not None:
             return super().wait(gen, interval, timeout)

@@ -1,4 +1,4 @@
-"""Reconcile Redis with Postgres: repair what crashed processes have left inconsistent."""
+"""Reconcile Redis with Postgres: repair the differences that crashed processes have left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """The repairs, and the skus for which the conservation law was broken before and after them."""
+    """The repairs of a reconciliation, and the skus that broke the conservation law before and after them."""
 
     before: list[str]
     repairs: list[Repair]
@@ -33,26 +33,26 @@ class Reconciled:
 
     @property
     def units(self) -> int:
-        """The units by which copies of the stock were wrong."""
+        """The number of units by which copies of the stock in Redis were wrong."""
         return sum(abs(repair.units) for repair in self.repairs)
 
 
 def reconcile(*, grace: float | None = None) -> list[Repair]:
-    """Save queued orders, and repair what crashed processes have left inconsistent between Redis and Postgres.
+    """Save queued orders, and repair the differences between Redis and Postgres that crashed processes have left.
 
     Args:
         grace: age in seconds from which a reservation without an order is released; None means `RECONCILE_GRACE`.
 
     Raises:
-        RedisError, django.db.Error: a server does not answer. All other repairs were tried, and those made stay.
+        RedisError, django.db.Error: a server does not answer. All other repairs were tried; the successful ones stay.
         Exception: the first error of another kind, after all repairs were tried.
     """
     unexpected: Exception | None = None
     try:
         save_queued(shift=SHIFT)
     except (Error, RedisError) as error:
-        # Go on: reservations can be released even when queued orders cannot be saved, and the repairs below may remove
-        # the cause of a Redis error.
+        # Continue: reservations can be released even when queued orders cannot be saved, and the repairs below may
+        # remove the cause of a Redis error.
         logger.error("Queued orders were not saved. They stay queued. %s: %s", type(error).__name__, error)
     except Exception as error:
         logger.exception("Queued orders were not saved. They stay queued.")
@@ -65,9 +65,9 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
 
 
 def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
-    """Reconcile, and check the conservation law before and after. See `reconcile`.
+    """Call `reconcile`, check the conservation law before and after, and log the skus that break it.
 
-    A broken law is logged, and the overview shows what was found.
+    The result is stored for the overview.
     """
     before = broken()
     repairs = reconcile(grace=grace)
@@ -81,10 +81,10 @@ def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
 
 
 def sellers() -> dict[str, str]:
-    """Return the strategy that sells each sku, for sales that are open, or preheated and not over."""
+    """Return the strategy that sells each sku, by sku. Sales count while they are open, and preheated ones before."""
     now = Now()
     preheated = Q(sale__preheated_at__isnull=False, sale__unloaded_at=None)
     selling = Q(sale__closes_at__gt=now) & (Q(sale__opens_at__lte=now) | preheated)
-    # When two sales have a sku, the one that opens first sells it: it comes last here and overwrites the other.
+    # When two sales have a sku, the one that opens first sells it. It comes last here, so it overwrites the other.
     items = SaleItem.objects.filter(selling).order_by("-sale__opens_at", "-sale")
     return dict(items.values_list("product__sku", "sale__strategy"))

@@ -1,4 +1,4 @@
-"""What the last reconciliations have found, kept in Redis: the overview shows it on every machine."""
+"""The results of the last reconciliations, stored in Redis, so that the overview shows them on every machine."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from django_redis import get_redis_connection
 from redis import RedisError
 
 KEY = "shop:reconciled"
-"""A list of the last reconciliations, the newest first."""
+"""A Redis list of the results, newest first."""
 KEPT = 2
 EXPIRES = 3600
-"""Seconds after which the last one is forgotten. Beat reconciles every minute."""
+"""Seconds after the last reconciliation until the list is deleted. Beat reconciles every minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What a reconciliation has found.
+    """The result of a reconciliation.
 
     Args:
-        age: seconds since it ended, by the clock of Redis.
-        broken: skus that are not conserved.
+        age: seconds since its end, by the clock of Redis.
+        broken: skus that break the conservation law.
         repairs: number of repairs.
-        units: units by which copies were wrong.
+        units: number of units by which copies of the stock in Redis were wrong.
     """
 
     age: float
@@ -35,7 +35,7 @@ class Reconciliation:
 
 
 def note(*, broken: Sequence[str], repairs: int, units: int) -> None:
-    """Keep what a reconciliation has found. If Redis does not answer, do nothing: operators see that it is away."""
+    """Store the result of a reconciliation. If Redis does not answer, do nothing: other checks report the outage."""
     client: Any = get_redis_connection("default")
     try:
         found = json.dumps({"at": client.time()[0], "broken": broken, "repairs": repairs, "units": units})
@@ -49,7 +49,7 @@ def note(*, broken: Sequence[str], repairs: int, units: int) -> None:
 
 
 def last() -> list[Reconciliation]:
-    """Return the last reconciliations, the newest first; none if there was none in the last hour.
+    """Return the results of the last reconciliations, newest first; empty if there was none in the last hour.
 
     Raises:
         RedisError: Redis does not answer.

@@ -1,9 +1,9 @@
-"""Connections to Redis that let few threads wait while Redis hangs.
+"""Connections to Redis that keep few threads waiting while Redis hangs.
 
-A server that hangs accepts connections and answers nothing, so each request that asks it would keep its thread until
-the client's timeout, and the requests that need no Redis would wait for a thread. After such a wait, one request at a
-time asks. The others fail at once, as they do when Redis is down. A connection that is open already is still used, and
-may cost one more wait.
+A server that hangs accepts connections but answers no command. Each request that needs Redis would keep its thread
+until the client's timeout, and requests that need no Redis would find no free thread. So after one timeout, only one
+request at a time tries to connect. The others fail at once, as they do when Redis is down. Connections that are already
+open are still used: each may cost one more timeout.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from inventory.outages import Breaker
 from shop import limits
 
 SLOW = limits.REDIS / 2
-"""Seconds in vain from which a failed connection counts as a hanging server, whatever the error.
+"""Seconds after which a failed attempt to connect means that the server hangs, whatever the error.
 
-A lock gives its connections a shorter time near the end of its lease, which says nothing about the server. And a name
-that cannot be looked up, such as that of a stopped container, may take as long as a server that hangs.
+A shorter failure says nothing, because a lock gives its connections less time near the end of its lease. A failed name
+lookup, such as that of a stopped container, may take as long, too.
 """
 breaker = Breaker(2 * limits.REDIS, retry=0.1)
-"""Whether Redis answered when this process last opened a connection.
+"""The circuit breaker that is open while Redis hangs.
 
-The pause is short, because locks are not released in it. It hardly matters to threads: only one at a time waits.
+`retry` is short, because no lock is released while the breaker is open, and only one thread at a time waits.
 """
 
 
 class _Sparing:
-    """A connection that refuses to open while Redis hangs, unless it is its caller's turn to ask."""
+    """A connection that refuses to open while Redis hangs. It makes an exception for one caller at a time."""
 
     def connect_check_health(self: Any, *arguments: Any, **options: Any) -> None:
         if self._sock:
@@ -47,7 +47,7 @@ class _Sparing:
                 breaker.end_turn()
             raise
         except redis.RedisError:
-            breaker.end()  # An error is an answer, too.
+            breaker.end()  # Redis has answered with an error, so it does not hang.
             raise
         breaker.end()
 
@@ -72,7 +72,7 @@ SPARING = {
 
 
 class ConnectionPool(redis.ConnectionPool):
-    """A pool of such connections. redis-py chooses the class of a connection by the URL of its server."""
+    """A connection pool that replaces each connection class of redis-py by the class above that extends it."""
 
     def __init__(self, connection_class: Any = redis.Connection, **options: Any) -> None:
         super().__init__(SPARING[connection_class], **options)

@@ -1,4 +1,4 @@
-"""What the inventory asks the shop: which requests were sold, and how many units each customer has."""
+"""Queries that the inventory needs: which order requests were sold, and how many units each customer has."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SAVED = "SELECT id FROM shop_order WHERE id = ANY(%s::uuid[]) AND state <> 'reje
 
 
 def taken(sku: str, sales: Collection[int]) -> Mapping[Buyer, int]:
-    """Return how many units of a sku each customer of these sales holds, in orders that are pending or paid."""
+    """Return how many units of a sku each customer has in pending and paid orders of these sales."""
     allowances = Allowance.objects.filter(sale__in=sales, sku=sku).values_list("sale", "customer", "taken")
     return {(sale, customer): units for sale, customer, units in allowances}
 
 
 def saved(requests: Collection[UUID]) -> set[UUID]:
-    """Return which of these requests were sold at some time: they have an order, and it was not rejected."""
+    """Return the ids of those requests that have an order in Postgres which was not rejected."""
     if not requests:
         return set()
     with connection.cursor() as cursor:
