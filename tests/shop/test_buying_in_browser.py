@@ -18,6 +18,7 @@ from django.db.models.functions import Now
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
 
+from shop import log_context
 from shop.models import Order, OrderItem, Product, Sale, SaleItem
 from shop.orders.customer_changes import pay_order
 from shop.orders.queued import save_queued
@@ -284,6 +285,13 @@ def orders_of(context: BrowserContext) -> list[str]:
     return keys
 
 
+def traces_of(context: BrowserContext) -> list[str]:
+    """Return a list that collects the `traceparent` of each order request."""
+    traces: list[str] = []
+    context.on("request", lambda request: request.method == "POST" and traces.append(request.headers["traceparent"]))
+    return traces
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_reload_after_a_lost_answer_buys_once(enter: Enter, *, kept: bool) -> None:
     """After a lost response, a reload does not buy twice. Negative control: a page that forgets its key buys again."""
@@ -291,7 +299,7 @@ def test_a_reload_after_a_lost_answer_buys_once(enter: Enter, *, kept: bool) -> 
     context = enter(customer)
     if not kept:
         context.add_init_script(FORGETFUL)
-    keys = orders_of(context)
+    keys, traces = orders_of(context), traces_of(context)
     page = opened(context, address)
     shows(page, EN["buy"])
     context.route(ORDERS, lose_answer)
@@ -305,6 +313,7 @@ def test_a_reload_after_a_lost_answer_buys_once(enter: Enter, *, kept: bool) -> 
         button(page).click()
     shows(page, EN["yours"])
     assert (orders_in(), len(set(keys))) == ((1, 1) if kept else (2, 2))
+    assert [log_context.trace_of(trace) for trace in traces] == keys, "all attempts of one press are one trace"
     page.reload()
     shows(page, EN["yours"] if kept else EN["buy"])
 
