@@ -60,6 +60,8 @@ ONLY_PARSED = {
     "LAB_ENABLED=1": "serves until it is stopped",
     "PAY_WITHOUT_PROVIDER=1": "serves until it is stopped; tests/loadtest runs it",
     "PAYMENT_SECRET=shared-with-the-provider": "runs until it is stopped; tests/shop runs it",
+    "TRACES=1": "serves until it is stopped; tests/shop runs it",
+    ".venv/bin/pip install": "installs",
     ".venv/bin/celery": "runs until it is stopped, or asks one that runs; tests/loadtest runs it",
     ".venv/bin/locust": "needs a shop that serves; tests/loadtest runs it",
     "docker": "there is no Docker where the tests run",
@@ -125,6 +127,8 @@ def check(*words: str) -> Iterator[str]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
             options = {"-d", "--wait", "--scale", "-f"}
             assert {word.partition("=")[0] for word in rest} <= {*services, *options}, f"no service or option: {rest}"
+        case ["pip", "install", "--require-hashes", "-r", requirements]:
+            assert "--hash=" in (ROOT / requirements).read_text()
         case ["pre-commit", "install"]:
             assert (ROOT / ".pre-commit-config.yaml").exists()
         case ["apt-get", "install", *packages]:
