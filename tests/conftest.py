@@ -15,6 +15,7 @@ from django.db import connection, transaction
 from django.test import TransactionTestCase
 from django.urls import clear_url_caches
 from django_redis import get_redis_connection
+from pytest_django import DjangoDbBlocker
 from redis import Redis
 
 from inventory import sold_out
@@ -25,6 +26,7 @@ from servers import Servers
 from shop import redis_connections
 from shop.api import throttles
 from shop.sales import offers
+from tests import migrated
 
 # Rewrite assertions in support modules, too, so that a failure shows the values.
 pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])
@@ -40,14 +42,17 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
+def servers(django_test_environment: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Servers]:
+    with django_db_blocker.unblock():
+        migrated.provide(settings.RUN_FOLDER)
     with Servers(settings.RUN_FOLDER) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(servers: Servers) -> None:
-    """Start the servers before Django creates the test database."""
+def django_db_setup(servers: Servers) -> None:
+    """Use the test database that the servers were given, instead of a new one."""
+    connection.settings_dict["NAME"] = settings.DATABASES["default"]["NAME"] = migrated.NAME
 
 
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}

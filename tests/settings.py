@@ -37,6 +37,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 IN_MEMORY = memory.use()
 os.environ["RUN_FOLDER"] = tempfile.mkdtemp(prefix="lu-test-")
+os.environ.setdefault("FIRST_RUN_FOLDER", os.environ["RUN_FOLDER"])  # the same for all workers of a run
 os.environ["LAB_ENABLED"] = "1"
 os.environ["PAY_WITHOUT_PROVIDER"] = "1"
 OWNER = os.getpid()

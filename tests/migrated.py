@@ -1,0 +1,34 @@
+"""The data folder of a Postgres with the migrated test database, made once in a run and copied by every worker."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from django.db import connection
+from django.db.backends.base.creation import TEST_DATABASE_PREFIX
+
+from servers import RunFolder, Servers
+from servers.postgres import DATABASE
+
+NAME = f"{TEST_DATABASE_PREFIX}{DATABASE}"
+
+
+def provide(folder: RunFolder) -> None:
+    """Give a run folder its Postgres data. The first worker makes them while the others wait."""
+    shared = Path(os.environ["FIRST_RUN_FOLDER"]) / "migrated"
+    with shared.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if shared.exists():
+            folder.create()
+            folder.postgres.mkdir(mode=0o700)
+            shutil.copytree(shared, folder.postgres / "data")
+        else:
+            with Servers(folder, runs=["postgres"]):
+                connection.creation.create_test_db(verbosity=0, serialize=False)
+                connection.close()
+            unfinished = shared.with_suffix(".unfinished")
+            shutil.copytree(folder.postgres / "data", unfinished)
+            unfinished.rename(shared)
