@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,9 @@ from tests import migrated
 pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])
 
 
+ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rounds", type=int, default=1, help="rounds of each fault and strategy in tests/faults (1)")
 
@@ -39,6 +44,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say in the header of a run that slow tests are left out."""
     return ["slow tests are left out; run them with: make test-slow"] if config.option.markexpr == "not slow" else []
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import a file of slow tests in a run that leaves them out. It takes as long as to run a few tests."""
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return bool(ALL_SLOW.search(collection_path.read_text())) or None
 
 
 @pytest.fixture(scope="session")
