@@ -154,10 +154,20 @@ WRONG = (
 """Commands that the parsers must reject, as a negative control."""
 
 
+def of_other_programs() -> list[str]:
+    """Check every command, also those of docker-compose.yml. Return the lines that other programs have to parse."""
+    commands = [*sorted(shown()), *map(shlex.split, test_compose.commands())]
+    return [line for command in commands for line in check(*command)]
+
+
+def test_every_command_of_make_and_manage_is_right() -> None:
+    assert len(of_other_programs()) > 10
+
+
+@pytest.mark.slow
 def test_every_command_is_understood() -> None:
     """Programs accept every command of the documentation and of docker-compose.yml, and reject the wrong ones."""
-    commands = [*sorted(shown()), *map(shlex.split, test_compose.commands())]
-    lines = [line for command in commands for line in check(*command)]
+    lines = of_other_programs()
     wrong = [line for command in WRONG for line in check(*shlex.split(command))]
     assert refused([*lines, *wrong], ENVIRONMENT) == wrong
 

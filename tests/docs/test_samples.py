@@ -15,11 +15,11 @@ from redis import Redis
 
 from shop.models import Sale
 from tests.docs.pages import BLOCK, PAGES, finish
-from tests.factories import new_customer
+from tests.factories import new_customer, slow
 from tests.shop.conftest import Buyer
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/api.md"])
+@pytest.mark.parametrize("page", ["README.md", *slow("docs/tutorial.md", "docs/api.md")])
 def test_the_samples_run(page: str, live_server: Any, redis: Redis, settings: Any) -> None:
     if not shutil.which("curl") and not os.environ.get("CI"):
         pytest.skip("curl is not installed")

@@ -22,7 +22,7 @@ from lab.claims.verify import bounds_of
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from loadtest.tokens import access_token
-from tests.factories import new_customer, on_sale
+from tests.factories import new_customer, on_sale, slow
 
 BEFORE = """
 from time import monotonic as clock
@@ -182,10 +182,11 @@ LEFT_OUT = (
 )
 
 
-LONG_SEARCHES = ("group-commit", "renewal", "fair", "lock-table-insert", "segmented-keys", "lua")
+SEARCHES = ("setnx", "group-commit", "renewal", "fair", "lock-table-insert", "segmented-keys", "lua")
 
 
-@pytest.mark.parametrize("slug", ["setnx", *(pytest.param(slug, marks=pytest.mark.slow) for slug in LONG_SEARCHES)])
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", SEARCHES)
 def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> None:
     """The hash of a rung covers every function that a search calls: this test runs the code and records the calls."""
     called: set[tuple[str, str]] = set()
@@ -213,7 +214,7 @@ def test_all_that_runs_in_a_search_is_hashed(sandbox: Sandbox, slug: str) -> Non
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("redis")
-@pytest.mark.parametrize("strategy", ["group-commit", "redis-lock", "lua-queue"])
+@pytest.mark.parametrize("strategy", ["lua-queue", *slow("group-commit", "redis-lock")])
 def test_all_that_runs_for_an_order_is_hashed(client: Client, strategy: str) -> None:
     offer = on_sale({"a": 1}, strategy=strategy)
     headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Idempotency-Key": "one"}

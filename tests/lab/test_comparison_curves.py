@@ -349,7 +349,12 @@ def test_a_linear_chart_begins_at_zero() -> None:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("redis")
 @pytest.mark.parametrize(
-    ("part", "strategy"), [("segments", "segmented-lock"), ("contention", "optimistic"), ("contention", "row-lock")]
+    ("part", "strategy"),
+    [
+        ("contention", "optimistic"),
+        pytest.param("contention", "row-lock", marks=pytest.mark.slow),
+        pytest.param("segments", "segmented-lock", marks=pytest.mark.slow),
+    ],
 )
 def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None:
     called: set[Path] = set()
@@ -394,6 +399,7 @@ BENCHMARKS: dict[Part, tuple[str, str]] = {
 """For each part, the modules that measure it and a file that they import."""
 
 
+@pytest.mark.slow
 def test_all_that_a_benchmark_imports_from_its_folder_is_hashed() -> None:
     command = [sys.executable, "-c", IMPORTED, *(modules for modules, _ in BENCHMARKS.values())]
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "loadtest.bench.settings"}

@@ -16,6 +16,7 @@ from lab.ladder.locks.redisson_watchdog import RedissonWatchdog
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import new_experiment
 from locking import Lease
+from tests.factories import slow
 from tests.locking.support import Clock
 
 Patch = pytest.MonkeyPatch
@@ -62,7 +63,7 @@ def without_a_watchdog(monkeypatch: Patch) -> None:
     monkeypatch.setattr(RedissonWatchdog, "prolong", lambda self, owner: False)
 
 
-@pytest.mark.parametrize("faults", [(), ("crash",), ("expiry",)], ids=str)
+@pytest.mark.parametrize("faults", [(), *slow(("crash",), ("expiry",))], ids=str)
 def test_with_all_guards_nothing_breaks_it(sandbox: Sandbox, faults: tuple[Fault, ...]) -> None:
     found = searched(sandbox, *faults)
     assert (found.run, found.exhausted) == (None, True)

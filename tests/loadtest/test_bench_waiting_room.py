@@ -16,6 +16,7 @@ from loadtest.bench import waiting_room
 from tests.loadtest.conftest import CHECKOUT
 
 
+@pytest.mark.slow
 def test_a_large_room_is_measured() -> None:
     small, large = waiting_room.measure_large_room(1000), waiting_room.measure_large_room(4000)
     assert (small["entrants"], large["entrants"]) == (1000, 4000)

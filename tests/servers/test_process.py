@@ -195,10 +195,11 @@ BY_NOBODY = "import servers.process as p; p._request_death_signal = lambda numbe
     ("number", "told"),
     [
         *[
-            pytest.param(each, BY_THE_KERNEL, marks=on_linux)
+            pytest.param(each, BY_THE_KERNEL, marks=[on_linux, *([] if each == signal.SIGKILL else [pytest.mark.slow])])
             for each in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
         ],
-        *[(number, BY_A_WATCHER) for number in (signal.SIGKILL, signal.SIGTERM)],
+        (signal.SIGKILL, BY_A_WATCHER),
+        pytest.param(signal.SIGTERM, BY_A_WATCHER, marks=pytest.mark.slow),
         pytest.param(signal.SIGKILL, BY_NOBODY, marks=on_linux),
     ],
 )
