@@ -1,4 +1,4 @@
-"""Errors of taking stock. After each of them, nothing was sold."""
+"""Errors raised when units cannot be taken from the stock. After each of them, nothing was sold."""
 
 from __future__ import annotations
 

@@ -176,7 +176,11 @@ class SharedGrant:
         self._mutex = threading.RLock()
 
     def enter(self, lock: Lock, *, first: bool = False) -> ReentrantLease | None:
-        """Return one more lease, or None if the grant is over. The first lease of a grant is always returned."""
+        """Return one more lease, or None if the grant is over.
+
+        Args:
+            first: whether this is the first lease of the grant. It is returned even if the grant has just ended.
+        """
         lease = ReentrantLease(lock, self)
         with self._mutex:
             self._entries += 1  # count it now, so that a lease that leaves meanwhile is not taken for the last

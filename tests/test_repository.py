@@ -204,7 +204,7 @@ def test_the_dev_container_has_a_supported_python_and_makes_the_environment() ->
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
 def test_git_ignores_no_file_of_the_project() -> None:
-    """Git ignores no tracked file, because new files beside it would not be committed or checked by ruff."""
+    """No tracked file matches .gitignore: such a pattern would also hide new files from git and from ruff."""
     listing = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
     found = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines() == []

@@ -25,7 +25,7 @@ def segment_count_key(sku: str) -> str:
 
 
 def segment_name(sku: str, number: int) -> str:
-    """Return the counter name of a segment.
+    """Return the counter name of a segment: the sku, a zero byte and the number.
 
     Postgres allows no zero byte in a sku, so names are unique. The zero byte sorts first, so names sort as their skus
     do.

@@ -249,8 +249,8 @@ class Queue:
     def being_saved(self, sku: str) -> tuple[int, Mapping[UUID, int]]:
         """Return the reserved units of a sku: in all, and of each order that a worker has read and not finished.
 
-        Only orders that a worker has read can be saved in Postgres and still have a reservation. Redis reads all values
-        at one moment.
+        Such an order may be saved in Postgres while its units are still reserved in Redis; no other order can be both.
+        Redis reads all values at one moment.
         """
         reserved, *orders = self._being_saved([RESERVATIONS, RESERVED_UNITS, STREAM], [sku, GROUP])
         return int(reserved), {UUID(text(order_id)): int(units) for order_id, units in orders}

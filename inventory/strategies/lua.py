@@ -72,9 +72,9 @@ def verify_sold_out(sku: str, left: int) -> None:
     """Check with Postgres that a sku is sold out: a Redis that was restored may have too small a counter.
 
     Args:
-        left: counter plus reserved units in Redis at the moment of the refusal. If they were read later, a correction
-            in between could make them agree with Postgres, and hide that the refusal was wrong. Orders since then have
-            only lowered the units on hand, unless units came back.
+        left: counter plus reserved units in Redis, read at the moment of the refusal. A later reading might come after
+            a correction of Redis, and would hide that the refusal was wrong. Postgres may be read later: orders in
+            between only lower its units on hand. Only units that come back raise them.
 
     Raises:
         StockNotLoaded: more units are on hand. Loading the stock corrects Redis.

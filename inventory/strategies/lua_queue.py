@@ -31,8 +31,8 @@ BATCH = 500
 class LuaQueue(Lua):
     """Answer once the order is queued in Redis; a worker saves it in Postgres later.
 
-    Guarantees: an accepted order is as durable as Redis' own log, and is saved at least once and sold at most once. If
-    Postgres refuses an accepted order, it is rejected and its units go back.
+    Guarantees: an accepted order is as durable as Redis' own log. Workers try at least once to save it, and it is sold
+    at most once. If Postgres refuses an accepted order, it is rejected and its units go back.
     Costs: workers to run and to watch. Customers get "queued" first, and may be told "rejected" later.
     Choose it: for the highest peaks. One round trip to Redis accepts an order, and no customer waits for Postgres.
 

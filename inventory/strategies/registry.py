@@ -63,7 +63,7 @@ class StrategyEntry(NamedTuple):
         arguments: returns the arguments of the factory.
         server: name of the setting with the address of the server that the strategy needs. While the setting is empty,
             no sale can choose the strategy.
-        session: whether its locks hold Postgres sessions of their own. Behind a pooler, no sale can choose it.
+        session: whether its locks hold Postgres sessions of their own. No sale can choose it behind a pooler.
     """
 
     factory: str

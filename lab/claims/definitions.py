@@ -121,7 +121,7 @@ class Module:
         return [node for node in self._definitions.get(name, ()) if isinstance(node, ast.ClassDef)]
 
     def outside(self, node: ast.ClassDef) -> bool:
-        """Return whether a class extends a class from outside the project, which may call its methods."""
+        """Return whether a class has a base class from outside the project. That code may call any of its methods."""
         for base in node.bases:
             dotted = self.dotted(base.value if isinstance(base, ast.Subscript) else base)
             if dotted.rpartition(".")[2] in INERT_BASES:

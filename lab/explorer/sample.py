@@ -40,8 +40,8 @@ def sample(
 ) -> Found:
     """Run schedules that are drawn at random, until one breaks the invariant.
 
-    Each schedule has at most the bounds' preemptions and faults. Their places are drawn from the length of the longest
-    run so far.
+    Each schedule has no more preemptions and faults than `bounds` allows. The step before which each happens is drawn
+    from as many steps as the longest run so far had.
 
     Args:
         experiment: what the actors do.

@@ -174,7 +174,8 @@ class Sandbox:
     def observer(self) -> psycopg.Connection[Any]:
         """The connection that queries Postgres about waiting backends. Its statements are not steps.
 
-        It also holds the reservation, which is lost with it. So it is not reopened while the sandbox is reserved.
+        This connection also holds the reservation of the sandbox, which ends when the connection closes. So it is not
+        reopened while the sandbox is reserved.
         """
         if self._observer is None or (self._observer.closed and not self._acquired):
             self._observer = psycopg.connect(

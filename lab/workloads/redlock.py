@@ -97,7 +97,7 @@ class RedlockWorkload(PrimaryWorkload):
         super().clean_up()
 
     def make_lock(self, client: Any) -> Lock:
-        # These Redis clients do not stop before each command: the ballot is the step.
+        # Other clients wait for the scheduler before each command. Here, a ballot over all nodes is one step.
         clients = [_client(self.cluster.url(str(number))) for number in range(1, 6)]
         for one in clients[:3]:
             node_of(one.connection_pool).open(NODE_TIMEOUT).result(NODE_TIMEOUT)

@@ -102,7 +102,7 @@ class Seller(ABC):
 
 
 class RungSeller(Seller):
-    """Sells through a way of selling of the lab, on the lab's tables."""
+    """Sells with one of the lab's ways of selling, on the lab's tables."""
 
     def open(self) -> tuple[Strategy, Save]:
         RungOrder.objects.all().delete()

@@ -30,8 +30,8 @@ class Ballot:
         nodes: the nodes to ask.
         calls: what each node runs, in one round trip.
         quorum: number of nodes that must say yes for the verdict to be yes.
-        undo: calls that undo `calls` on a node that has not answered in time. They are sent behind its request, or as
-            soon as the node can be reached.
+        undo: calls that undo `calls` on a node that has not answered in time. They follow the request on the same
+            connection. If that is broken, they are sent as soon as the node can be reached.
     """
 
     def __init__(

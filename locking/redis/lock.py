@@ -152,8 +152,8 @@ class RedisLock(Lock):
         except LockUnavailable:
             raise
         except BaseException:
-            # After an interrupt, or if no renewal thread could start, nobody would use a grant that was made.
-            # An entry in the list of waiters would make others wait for a waiter that is gone.
+            # After an interrupt, or if no renewal thread could start, the caller gets no lease: give up the grant.
+            # Also remove this waiter's entry from the list, or others would wait for a waiter that is gone.
             self._give_up(token)
             self._strike(token)
             raise
@@ -221,7 +221,7 @@ class RedisLock(Lock):
                     waiter.granted = True
                     return answer
                 asked = asked if still_blocked else answer.asked
-                # The lock is still held and this waiter was not woken, so the holder renews it: ask once per TTL.
+                # If no release woke this waiter and the lock is still held, its holder renews it: try once per TTL.
                 look_at = self._clock() + (self.ttl if still_blocked else answer.pause)
             grant = waiter.leave()
             lease = None if grant is None else self._accept(grant, token, asked)

@@ -218,7 +218,7 @@ class Redlock(Lock):
                 if not lease.lost:
                     return lease, False
         except BaseException:
-            # After an interrupt, or if no thread could start, nobody would use a grant that was made: release it.
+            # After an interrupt, or if no thread could start, nobody will use what nodes have granted: release it.
             self._take_back(token, self._nodes)
             raise
         votes, quorum = ballot.votes(), majority(len(self._nodes))

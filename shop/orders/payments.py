@@ -139,7 +139,8 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
 
     Args:
         order: as `states.locked` returns it.
-        settled: the report of this payment, if an operator has settled it. Then the payment is recorded as refunded.
+        settled: the stored report of this payment, if an operator has settled that report; None otherwise. A settled
+            payment does not pay the order: it is recorded as refunded.
     """
     note, outcome = "", Payment.Outcome.REFUND_DUE
     match order.state:

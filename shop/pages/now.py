@@ -45,7 +45,7 @@ class SaleNow:
 
     Args:
         left: units on hand by sku.
-        clock: Postgres's clock, which decides later whether the sale is open.
+        clock: Postgres's clock at that moment. It tells as time passes whether the sale is open.
     """
 
     sale: int

@@ -145,7 +145,7 @@ class Door:
         self._whole.put(request)
 
     def _limit(self, request: Arrived, problem: problems.Problem) -> None:
-        """Set the deadline of a request, at which the client gets this problem if there is no response yet."""
+        """Set the deadline of a request. If there is no response by then, the client is sent `problem`."""
         self._deadlines[request.proto] = request.at + limits.REQUEST, partial(self._give_up, request, problem)
 
     def _work(self) -> None:

@@ -102,7 +102,7 @@ class Clients:
             return False
 
     def close(self, hosts: str | None = None, own: int | None = None) -> None:
-        """Close all clients, or only those of one server and number."""
+        """Close all clients, or only those with this address of servers and this `own` number."""
         for key in [key for key in self._made if hosts in (None, key[0]) and own in (None, key[2])]:
             client = self._made.pop(key)
             client.stop()

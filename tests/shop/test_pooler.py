@@ -279,7 +279,7 @@ def test_a_long_list_is_read_in_parts(through: Through) -> None:
             meeting.wait()
 
     with running_pgbouncer("transaction") as pooler, through(pooler):
-        # Open two sessions, because with only one the control would find its cursor.
+        # Make the pooler open two sessions. With one, the control would get the session that has its cursor, and pass.
         assert at_once(hold_a_session, hold_a_session) == [None, None]
         assert at_once(read_in_parts, read_in_parts) == [5, 5]
         connection.settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = False

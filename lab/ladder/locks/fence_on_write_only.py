@@ -28,8 +28,8 @@ class FenceOnWriteOnly(Rung):
     is paused beyond its lease before it reads. B has fence 34 and reads 10. A wakes, reads 10 too and writes 9. The
     store has seen no higher fence and accepts it. B writes 9. Each fence is valid at its write, but A's update is lost.
 
-    Fixed by a first statement that shows the fence and reads: `fence`. Source: article 002 (section 4.2), after
-    Kleppmann.
+    Fixed in rung `fence`: its first statement presents the fence to the store, and reads the stock at once. Source:
+    article 002 (section 4.2), after Kleppmann.
 
     Args:
         client: a client of the store.

@@ -25,7 +25,7 @@ class LuaOffByOne(CounterRung):
     """Flawed: the script refuses only if the counter is below zero, so it also sells when the counter is zero.
 
     The schedule that breaks it: client A buys the last unit, and the counter is 0. The script also sells to B, and only
-    then is the counter below zero. N units are sold N + 1 times, every time and without any load. A test that has a
+    then is the counter below zero. Of N units it sells N + 1, in every run and without any load. A test that has a
     stock of a thousand and stops at nine hundred does not notice.
 
     Fixed by comparing with the quantity: `redis-taken-then-the-process-dies`. Source: article 002 (sections 4.1 and 5),
