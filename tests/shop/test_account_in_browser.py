@@ -106,7 +106,7 @@ def test_from_sign_up_to_a_new_password(live_server: Any, redis: Redis, size: An
         walk.press("main a.button")
         walk.fill(login="ada", password="a new one 2026")
         walk.go("/account/")
-        assert page.locator(".facts .proven").count() == 1
+        assert page.locator(".account .proven").count() == 1
         walk.press("form[action='/account/sign-out-everywhere/'] button")
         assert page.locator(".news .success").count() == 1
         walk.go("/account/confirm/nonsense/")
