@@ -20,7 +20,7 @@ from shop.models import BrowserSession, Order, Refund, Sale, SignOut, UnmatchedR
 from shop.orders import payments, unmatched
 from shop.orders.ending import end_pending
 from shop.orders.returns import return_order
-from tests.factories import OnSale, at_once, new_customer, on_sale, orders_in, slow
+from tests.factories import OnSale, at_once, new_customer, on_sale, orders_in
 from tests.shop.conftest import assert_conserved, buy, on_hand, taken
 from tests.shop.test_admin import ORDERS, REFUNDS, SALES, UNMATCHED, many_orders
 
@@ -140,7 +140,7 @@ def test_batches_at_once_return_units_once(customer: int) -> None:
     assert_conserved()
 
 
-@pytest.mark.parametrize("action", ["refund", "preheat", *slow("refund_orders", "settle", "close")])
+@pytest.mark.parametrize("action", ["refund_orders", "refund", "settle", "preheat", "close"])
 def test_every_action_leaves_one_message(admin_client: Client, action: str) -> None:
     path, names, done = {
         "refund_orders": (ORDERS, "orders", "refunded"),
