@@ -1,6 +1,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+SKU = "inventory_stocksegment_sku_eb2348d8"
+
 
 class Migration(migrations.Migration):
 
@@ -8,10 +10,28 @@ class Migration(migrations.Migration):
         ('inventory', '0004_split_by'),
     ]
 
+    # The shop goes on selling: no statement waits for orders while others wait for it.
+    atomic = False
+
     operations = [
-        migrations.AlterField(
-            model_name='stocksegment',
-            name='item',
-            field=models.ForeignKey(db_column='sku', db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='segments', to='inventory.stockitem'),
+        # AlterField on the table would drop the foreign key and make it again, which locks both tables.
+        migrations.SeparateDatabaseAndState(
+            database_operations=[
+                migrations.RunSQL(
+                    [f"DROP INDEX CONCURRENTLY IF EXISTS {SKU}"],
+                    [f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {SKU} ON inventory_stocksegment (sku)"],
+                ),
+                migrations.RunSQL(
+                    [f"DROP INDEX CONCURRENTLY IF EXISTS {SKU}_like"],
+                    [f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {SKU}_like ON inventory_stocksegment (sku varchar_pattern_ops)"],
+                ),
+            ],
+            state_operations=[
+                migrations.AlterField(
+                    model_name='stocksegment',
+                    name='item',
+                    field=models.ForeignKey(db_column='sku', db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='segments', to='inventory.stockitem'),
+                ),
+            ],
         ),
     ]

@@ -15,13 +15,15 @@ from allauth.account.internal.userkit import filter_users_by_email
 from allauth.account.models import EmailAddress
 from allauth.core import ratelimit
 from django.conf import settings
-from django.contrib.auth import update_session_auth_hash
+from django.contrib.auth import HASH_SESSION_KEY
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
+from inventory.queue.entries import parse_buyer
+from inventory.strategies import registry
 from shop.accounts.errors import NameTaken
 from shop.models import BrowserSession, Guest, Order
 
@@ -57,12 +59,19 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
     guest.email = email
     try:
         with transaction.atomic():
+            # Forget an address that they have mistyped before, unless they confirm it at this moment. Lock it before
+            # the user, as the confirmation does.
+            unconfirmed = EmailAddress.objects.select_for_update().filter(user=guest.user, verified=False)
+            for mistyped in unconfirmed.exclude(email=email.lower()):
+                mistyped.delete()
             guest.user.save(update_fields=["username", "password"])
             guest.save(update_fields=["email"])
-            EmailAddress.objects.filter(user=guest.user).delete()  # They may have mistyped an address before.
     except IntegrityError as error:
         raise NameTaken from error
-    update_session_auth_hash(request, guest.user)
+    # Keep the key of the session. If the mail cannot be sent, the response has status 503, with which Django sends no
+    # cookie. A new key would log the guest out, and they would lose sight of their orders.
+    request.session[HASH_SESSION_KEY] = guest.user.get_session_auth_hash()
+    request.session.save()
     ask_to_confirm(request, guest)
 
 
@@ -87,17 +96,21 @@ def ask_to_confirm(request: HttpRequest, guest: Guest) -> None:
 
 
 def forget_old_guests() -> int:
-    """Delete guests who have never ordered and whose browser session has expired.
+    """Delete guests who have never ordered, also not in the queue, and whose browser session has expired.
 
     Returns:
         The number of deleted guests.
 
     Raises:
         IntegrityError: one of them has placed an order at this moment. Try again later.
+        RedisError: Redis does not answer, so it is unknown who has an order in the queue.
     """
+    # Read the queue first: an order that leaves it as saved is then found in Postgres.
+    queued = {parse_buyer(each.buyer)[1] for each in registry.counters().reservations() if each.buyer}
     age = timedelta(seconds=settings.SESSION_COOKIE_AGE)
     old = (
-        GUESTS.filter(created_at__lt=Now() - age)
+        GUESTS.filter(created_at__lt=Now() - age, user__is_staff=False)
+        .exclude(pk__in=queued)
         .exclude(Exists(Order.objects.filter(customer=OuterRef("pk"))))
         .exclude(Exists(BrowserSession.objects.filter(account=OuterRef("pk"))))
     )

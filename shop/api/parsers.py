@@ -15,6 +15,10 @@ from shop.api.errors import BodyTooLarge
 MAX_BODY = limits.BODY_BYTES
 """Maximum bytes of a body. The shop's web server has the same limit; behind another server, only this one applies."""
 
+MOST_VALUES = 500
+"""Maximum number of arrays and objects in a body. An order has one for each item. Without it, a body of arrays within
+arrays would exhaust the stack of the code that validates it."""
+
 
 class JsonParser(BaseParser):
     """UTF-8 JSON of at most `MAX_BODY` bytes."""
@@ -27,6 +31,8 @@ class JsonParser(BaseParser):
         body = stream.read(MAX_BODY + 1)
         if len(body) > MAX_BODY:
             raise BodyTooLarge(f"The body is longer than {MAX_BODY} bytes.")
+        if body.count(b"[") + body.count(b"{") > MOST_VALUES:
+            raise ParseError(f"The JSON of the body has more than {MOST_VALUES} arrays and objects.")
         try:
             return msgspec.json.decode(body)
         except (ValueError, RecursionError) as error:

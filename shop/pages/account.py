@@ -43,7 +43,7 @@ def account_page(view: View) -> View:
             raise PageRefused(503, later, retry_after=60) from error
         except NameTaken as error:
             message = _("Somebody else has just taken this user name. Choose another one.")
-            link = reverse("account_signup")
+            link = reverse("account_guest" if request.user.is_authenticated else "account_signup")
             raise PageRefused(409, message, link=link, label=_("Back to the form")) from error
         except RedisError as error:
             outages.failed(LIMITING, error)

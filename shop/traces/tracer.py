@@ -33,6 +33,10 @@ SLUG = re.compile("(?<=^/sales/)[^/]+")
 """The slug of the sale in a path. It is replaced in names of spans."""
 NAME = "last-unit"
 HEADER = "traceparent"
+NO_MESSAGES = {"record_exception": False, "set_status_on_exception": False}
+"""Keeps messages of errors out of spans: one of Postgres may quote the values of a row."""
+LONGEST = 200
+"""Maximum characters of a path in a span. Anybody can send a longer one without a log-in."""
 
 _propagator = TraceContextTextMapPropagator()
 
@@ -87,10 +91,10 @@ class Tracer(Observer):
             f"{scope.method} {SLUG.sub('{slug}', scope.path)}",
             _context(scope.headers.get(HEADER, "")),
             SpanKind.SERVER,
-            {"http.request.method": scope.method, "url.path": scope.path},
+            {"http.request.method": scope.method, "url.path": scope.path[:LONGEST]},
             start_time=_wall_clock(request.at),
         )
-        with trace.use_span(span, end_on_exit=True):
+        with trace.use_span(span, end_on_exit=True, **NO_MESSAGES):
             span.add_event("thread")  # The time before this event is the wait for a thread.
             yield
             span.set_attribute("http.response.status_code", request.status)
@@ -105,6 +109,7 @@ class Tracer(Observer):
                 yield
             except Exception as error:
                 span.set_attribute("error.type", self._slug_of(error))
+                span.set_status(Status(StatusCode.ERROR))
                 raise
             finally:
                 offer = offers.cache.get(sale).value
@@ -172,7 +177,7 @@ class Tracer(Observer):
     def _span(self, name: str, kind: SpanKind = SpanKind.INTERNAL) -> Iterator[Span]:
         """Make a span if this thread has a recorded trace; otherwise do nothing."""
         if _is_traced():
-            with self._tracer.start_as_current_span(name, kind=kind, record_exception=False) as span:
+            with self._tracer.start_as_current_span(name, kind=kind, **NO_MESSAGES) as span:
                 yield span
         else:
             yield trace.INVALID_SPAN
@@ -198,8 +203,15 @@ class Tracer(Observer):
             return execute(sql, params, many, context)
         # The statement contains no data of customers, because its values are sent separately.
         about = {"db.system.name": "postgresql", "db.query.text": " ".join(str(sql).split())}
-        with self._tracer.start_as_current_span(str(sql).split()[0], kind=SpanKind.CLIENT, attributes=about):
-            return execute(sql, params, many, context)
+        with self._tracer.start_as_current_span(
+            str(sql).split()[0], kind=SpanKind.CLIENT, attributes=about, **NO_MESSAGES
+        ) as span:
+            try:
+                return execute(sql, params, many, context)
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(Status(StatusCode.ERROR))
+                raise
 
 
 class Ids(RandomIdGenerator):
@@ -215,6 +227,9 @@ def _is_traced() -> bool:
 
 
 def _context(traceparent: str) -> Context:
+    # The log ignores other headers, too. The trace then has the id that the log has made.
+    if not log_context.TRACEPARENT.fullmatch(traceparent):
+        return Context()
     return _propagator.extract({HEADER: traceparent}, Context())
 
 

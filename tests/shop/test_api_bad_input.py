@@ -276,3 +276,10 @@ def test_a_file_in_a_form_is_written_nowhere(rf: RequestFactory) -> None:
     """A file in a form is not stored: no address accepts files, and a stranger could fill the disk."""
     request = rf.post("/admin/login/", {"name": "value", "file": SimpleUploadedFile("a", b"x" * 10_000)})
     assert (dict(request.POST), dict(request.FILES)) == ({"name": ["value"]}, {})
+
+
+def test_arrays_within_arrays_are_refused(buyer: Buyer) -> None:
+    """900 levels are valid JSON, and the validation of a price exhausted the stack on them."""
+    price = "[" * 900 + "]" * 900
+    response = send(buyer, f'{{"sale": 1, "items": [{{"product": 1, "quantity": 1, "price": {price}}}]}}')
+    assert_problem(response, 400, "invalid")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from smtplib import SMTPException
 from typing import Any
 from urllib.parse import quote
 from uuid import UUID, uuid4
@@ -23,6 +24,7 @@ from shop.accounts.guests import forget_old_guests
 from shop.accounts.tokens import AccessToken
 from shop.models import Guest, Order, Sale
 from shop.orders.customer_changes import pay_order
+from shop.orders.queued import save_queued
 from shop.pages import guests as guest_pages
 from shop.preflight import sale_checks
 from shop.runtime.tasks import forget_old_sessions
@@ -523,3 +525,51 @@ def test_the_api_says_whether_guests_may_buy(offer: OnSale) -> None:
     assert browser().get(f"/api/sales/{offer.sale}/").json()["guest_checkout"] is True
     allow(offer, guests=False)
     assert browser().get(f"/api/sales/{offer.sale}/").json()["guest_checkout"] is False
+
+
+def test_a_link_to_nowhere_leads_to_the_sale(slug: str) -> None:
+    """`redirect` takes a text without a slash for the name of a URL, and failed for one that it does not know."""
+    assert become_guest(slug, next="foo").answer.headers["Location"] == f"/sales/{slug}/"  # type: ignore[attr-defined]
+    assert browser().get(f"/sales/{slug}/guest/?next=account").status_code == 200
+
+
+def test_a_guest_who_sends_the_form_again_keeps_the_first_link(slug: str) -> None:
+    """The second mail is not sent, because allauth sends an address one mail in three minutes."""
+    client = become_guest(slug)
+    for _ in range(2):
+        client.post("/account/guest/", ACCOUNT)
+    assert len(mail.outbox) == 1
+    browser().post(link())
+    assert EmailAddress.objects.get().verified
+
+
+def test_a_guest_stays_logged_in_when_the_mail_cannot_be_sent(slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = become_guest(slug)
+    order = bought(client, slug)
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise SMTPException("The mail server is away.")
+
+    monkeypatch.setattr("allauth.account.adapter.DefaultAccountAdapter.send_mail", fail)
+    assert client.post("/account/guest/", ACCOUNT).status_code == 503
+    assert client.get(f"/orders/{order}/").status_code == 200
+
+
+def test_a_guest_with_an_order_in_the_queue_is_kept() -> None:
+    offer = on_sale({"a": 3}, strategy="lua-queue")
+    client = become_guest(allow(offer))
+    assert api_order(client, offer).status_code == 202
+    aged(client)
+    assert forget_old_guests() == 0
+    save_queued()
+    assert Order.objects.get().state == Order.State.PENDING
+
+
+def test_an_address_that_is_confirmed_meanwhile_is_kept(slug: str) -> None:
+    """A guest corrects their address in one window while they open the link of the first one in another."""
+    client = become_guest(slug)
+    client.post("/account/guest/", ACCOUNT)
+    first = link()
+    with interleaved(lambda: browser().post(first), before='FROM "account_emailaddress".*FOR UPDATE'):
+        client.post("/account/guest/", {**ACCOUNT, "email": "other@example.com"})
+    assert EmailAddress.objects.filter(verified=True).count() == 1

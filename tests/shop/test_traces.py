@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,12 +18,15 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import IntegrityError
+from django.db.backends.signals import connection_created
 from django.urls import reverse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from redis import Redis
 
 from loadtest.tokens import access_token
-from shop.traces import tracing
+from shop.traces import tracer, tracing
 from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import order_body
 from tests.shop.test_full_broker import celery
@@ -221,9 +225,10 @@ def test_no_order_waits_for_a_collector_that_does_not_answer(redis: Redis, tmp_p
 
 ENDS = """
 import sys
+import time
 import django
 django.setup()
-from shop.traces import tracing
+from shop.traces import tracer, tracing
 tracing.start("web", str)
 with tracing._tracer._tracer.start_as_current_span("one"):
     print("started", flush=True)
@@ -245,6 +250,7 @@ def test_no_process_waits_long_at_its_end_for_a_collector_that_does_not_answer()
 
 IMPORTED = """
 import sys
+import time
 import django
 django.setup()
 import shop.runtime.tasks, shop.runtime.wsgi
@@ -271,6 +277,7 @@ def test_without_traces_the_shop_imports_nothing_of_opentelemetry() -> None:
 
 WITHOUT = """
 import sys
+import time
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -313,3 +320,39 @@ def test_the_requests_that_place_an_order_are_traced_and_no_other() -> None:
     assert all(tracing.PURCHASE.fullmatch(path) for path in paths)
     others = [reverse("account_login"), reverse("sale", args=["night-sale"]), reverse("order-pay", args=[uuid4()])]
     assert not any(tracing.PURCHASE.fullmatch(path) for path in others)
+
+
+@dataclass
+class Scope:
+    """What the tracer reads of a request."""
+
+    path: str
+    method: str = "POST"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Answered:
+    """A request that was answered."""
+
+    scope: Scope
+    at: float = field(default_factory=time.monotonic)
+    status: int = 409
+
+
+def test_a_span_holds_no_value_of_a_row_and_no_long_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Postgres quotes the row that it refuses. Anybody can send a long path."""
+    got = InMemorySpanExporter()
+    monkeypatch.setattr(tracer, "OTLPSpanExporter", lambda: got)
+    traces = tracer.Tracer("web", lambda error: "bug")
+    connection_created.disconnect(traces._trace_statements)
+
+    def refuse(*statement: Any) -> None:
+        raise IntegrityError("DETAIL: Failing row contains (1, a secret)")
+
+    with traces.answering(Answered(Scope(f"/sales/{'x' * 30_000}/buy/"))), pytest.raises(IntegrityError):
+        traces._trace_statement(refuse, "INSERT INTO shop_order VALUES (%s)", None, False, {})
+    wait_for(lambda: len(got.get_finished_spans()) == 2)
+    statement, request = got.get_finished_spans()
+    assert (statement.attributes or {})["error.type"] == "IntegrityError"
+    assert all("secret" not in span.to_json() and len(span.to_json()) < 3000 for span in (statement, request))
