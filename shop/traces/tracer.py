@@ -33,7 +33,7 @@ SLUG = re.compile("(?<=^/sales/)[^/]+")
 """The slug of the sale in a path. It is replaced in names of spans."""
 NAME = "last-unit"
 HEADER = "traceparent"
-NO_MESSAGES = {"record_exception": False, "set_status_on_exception": False}
+NO_MESSAGES: Mapping[str, Any] = {"record_exception": False, "set_status_on_exception": False}
 """Keeps messages of errors out of spans: one of Postgres may quote the values of a row."""
 LONGEST = 200
 """Maximum characters of a path in a span. Anybody can send a longer one without a log-in."""
