@@ -22,7 +22,6 @@ from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.http import HttpRequest
 
-from inventory.queue.entries import parse_buyer
 from inventory.strategies import registry
 from shop.accounts.errors import NameTaken
 from shop.models import BrowserSession, Guest, Order
@@ -106,7 +105,8 @@ def forget_old_guests() -> int:
         RedisError: Redis does not answer, so it is unknown who has an order in the queue.
     """
     # Read the queue first: an order that leaves it as saved is then found in Postgres.
-    queued = {parse_buyer(each.buyer)[1] for each in registry.counters().reservations() if each.buyer}
+    buyers = (each.buyer for each in registry.counters().reservations())
+    queued = {int(customer) for _sale, _, customer in (buyer.partition(":") for buyer in buyers) if customer}
     age = timedelta(seconds=settings.SESSION_COOKIE_AGE)
     old = (
         GUESTS.filter(created_at__lt=Now() - age, user__is_staff=False)
