@@ -42,7 +42,7 @@ MEASURED: dict[Part, tuple[str, ...]] = {
         *("locking", "inventory", *_bench(*STRATEGIES)),
         *("shop/accounts", "shop/api", "shop/orders", "shop/metrics", "shop/runtime", "shop/sales", "shop/waiting"),
         *("shop/admin/checked.py", "shop/clock.py", "shop/limits.py", "shop/models.py", "shop/pages/error_pages.py"),
-        "shop/redis_connections.py",
+        *("shop/redis_connections.py", "shop/traces/tracing.py"),
     ),
     "locks": ("locking", *_bench("locks", *CONTENDERS)),
     "segments": ("locking", "inventory", *ORDERS, *_bench("segments", *CLIENTS)),
