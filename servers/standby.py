@@ -24,7 +24,7 @@ class Standby(Postgres):
 
     Args:
         folder: the folder of this server, directly inside the run folder.
-        primary: the folder of the server that it replicates. That server runs when this one starts for the first time.
+        primary: the folder of the server that it replicates. It must be running when this one first starts.
         database: name of the database; the primary has it.
         extra: settings that are added to those of every server, or replace some of them.
     """

@@ -36,7 +36,8 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     Args:
         roots: functions and classes of the project or of other packages, or names as `module:name`.
         slug: the rung in question.
-        slugs: all rungs. Of a table whose keys are among them, only the row of `slug` counts.
+        slugs: the slugs of all rungs. Of a dict that has slugs as keys, only the entry of `slug` is hashed, so that
+            another rung's entry may change.
     """
     digest = hashlib.sha256()
     for text in sorted(reach(roots, slug=slug, slugs=slugs).values()):

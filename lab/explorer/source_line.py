@@ -31,7 +31,7 @@ def current_line() -> tuple[str, int]:
 
 
 def relative_line(path: str, line: int) -> tuple[str, int]:
-    """Return a file, relative to the project folder, and a line in it."""
+    """Return an absolute path as one relative to the project folder, and the line unchanged."""
     return path[len(str(ROOT)) + 1 :], line
 
 

@@ -262,7 +262,7 @@ class Sandbox:
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = backends_of(self._connections.get(actor.name), actor)
-        # Find out which backends block only if any exist: that query is slow.
+        # The second query is slow. So first ask whether any backend blocks these at all.
         if (
             pids
             and self.observer.execute(COUNT_BLOCKERS, [pids]).fetchone() != (0,)

@@ -97,7 +97,7 @@ class StandbySandbox(Sandbox):
     """A sandbox with two Postgres servers of its own. Clients connect to the one that accepts writes.
 
     Args:
-        outer: the sandbox whose Redis and clock it uses. It closes this sandbox too.
+        outer: the sandbox whose Redis and clock are used. Closing `outer` also closes this sandbox.
     """
 
     def __init__(self, outer: Sandbox) -> None:

@@ -98,7 +98,7 @@ class Worker:
 
 
 def main(descriptor: int) -> None:
-    """Carry out the orders that arrive on a file descriptor, until the other end is closed."""
+    """Carry out the commands that arrive on a file descriptor, until its other end is closed."""
     # Do not log lost leases: flawed locks lose them on purpose.
     logging.disable(logging.WARNING)
     with Connection(descriptor) as control:

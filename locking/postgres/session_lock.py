@@ -114,10 +114,11 @@ class SessionLock(Lock):
         """Ask for the lock, and wait for up to `left` seconds (0: do not wait). `lock_timeout` ends the wait.
 
         Returns:
-            The grant, or None if the lock was not granted.
+            The grant, or None if the server says that the lock is taken.
 
         Raises:
-            StatementRefused: with LOCK_NOT_AVAILABLE, the lock was not granted.
+            StatementRefused: Postgres refused the statement. With the code LOCK_NOT_AVAILABLE, the wait was over, and
+                the caller treats it like None.
         """
 
     @abstractmethod

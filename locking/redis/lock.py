@@ -221,7 +221,8 @@ class RedisLock(Lock):
                     waiter.granted = True
                     return answer
                 asked = asked if still_blocked else answer.asked
-                # If no release woke this waiter and the lock is still held, its holder renews it: try once per TTL.
+                # The lock is still held after its TTL, and no release woke this waiter. So the holder must be renewing
+                # it: from now on, try again only once per TTL.
                 look_at = self._clock() + (self.ttl if still_blocked else answer.pause)
             grant = waiter.leave()
             lease = None if grant is None else self._accept(grant, token, asked)

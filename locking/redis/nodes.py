@@ -61,7 +61,7 @@ class RedlockNode(OwnConnections):
         try:
             threading.Thread(target=self._open, args=arguments, name="redlock-open", daemon=True).start()
         except BaseException:
-            self._opening = None  # no thread ends this attempt, so later calls must not wait for it
+            self._opening = None  # no thread will complete this attempt: later calls must not wait for it
             raise
         return opening
 

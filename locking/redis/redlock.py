@@ -306,9 +306,10 @@ class Redlock(Lock):
 
 
 class RedlockLease(Lease):
-    """Lease of a `Redlock`. If too few nodes answer a release, it adds up the answers to all attempts.
+    """Lease of a `Redlock`. It remembers which nodes may have freed the lock at an earlier call of `release`.
 
-    A node that says no to a repeated release may have said yes to an earlier one, whose answer was lost.
+    If too few nodes answer a release, the caller repeats it. A node then says no although it had the lock, if it freed
+    the lock at the earlier attempt and its answer was lost. Such a no counts as a yes.
 
     Args:
         granted: the nodes that granted the lease. All others refused it, or their grant was taken back.

@@ -73,7 +73,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
             _refuse_risk(locked)
             queued_in = _load(locked, skus, others, now)
         elif locked.opens_at > now:
-            # If this sale is loaded, somebody has added a sku of the earlier sale to it. Mark it as not loaded, so that
+            # This sale may be loaded, if a sku of the earlier sale was added later. Mark it as not loaded, so that
             # it is loaded again when the earlier sale is over.
             Sale.objects.filter(pk=sale, preheated_at__isnull=False, unloaded_at=None).update(unloaded_at=now)
     offers.forget(sale)
