@@ -12,14 +12,20 @@ from inventory.strategies import registry
 from loadtest.burst import Burst
 from loadtest.lab_api import call_lab
 from shop import conservation
-from shop.models import Order
+from shop.models import Order, Sale
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
 
 
 def close_sale(burst: Burst) -> None:
-    """Close the burst's sale. If Redis does not answer, the sale's counters stay there and a warning is logged."""
+    """Close the burst's sale, or delete the sale of a rung, which has sold nothing in the shop's tables.
+
+    If Redis does not answer, the sale's counters stay there and a warning is logged.
+    """
+    if burst.rung:
+        Sale.objects.filter(pk=burst.sale).delete()
+        return
     try:
         lifecycle.close(burst.sale)
     except RedisError as error:

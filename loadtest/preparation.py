@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from django.contrib.auth.hashers import UNUSABLE_PASSWORD_PREFIX
@@ -24,6 +24,7 @@ class ShopNotFound(Exception):
     """No shop answers at the target address."""
 
 
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 BURST_TITLE = "Burst: "
 """Prefix of the name of each sale that is made for a burst."""
 
@@ -98,11 +99,13 @@ def prepare(
     title = BURST_TITLE + (f"{rung}, on the lab's own tables" if rung else strategy)
     names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
     products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
-    now = timezone.now()
+    # The sale of a rung only has the products and their prices. It was over long ago, so that nobody takes a flawed way
+    # of selling for a sale of one of the shop's strategies. `outcome.close_sale` deletes it.
+    opens_at = LONG_AGO if rung else timezone.now()
     sale = Sale.objects.create(
         name=title,
-        opens_at=now,
-        closes_at=now + timedelta(hours=1),
+        opens_at=opens_at,
+        closes_at=opens_at + timedelta(hours=1),
         strategy=registry.NAMES[0] if rung else strategy,
     )
     for sku, product in products.items():

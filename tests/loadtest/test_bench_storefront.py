@@ -20,6 +20,7 @@ from loadtest.bench import storefront, storefront_measurements
 from loadtest.bench.storefront_clients import is_complete
 from loadtest.bench.storefront_page import CHROMIUM, weigh
 from servers import ServerError
+from shop.pages.sales import MODULES
 from tests.loadtest.conftest import CHECKOUT
 from tests.test_nginx import needs_nginx
 
@@ -178,7 +179,7 @@ def test_a_short_run(environment: dict[str, str]) -> None:
         assert row["p99_ms"] >= row["p50_ms"] > 0
         assert (row["polls_per_s"] > 0) is (name != "without watchers")
     files = report["weight"]["files"]
-    scripts = {f"{STATIC}{name}.js" for name in ("sale", "asking", "intents")}
+    scripts = {f"{STATIC}sale.js", *(f"/static/{name}" for name in MODULES)}
     styles = {f"{STATIC}{name}.css" for name in ("base", "pages")}
     pictures = {f"{STATIC}icon.svg", storefront_measurements.PICTURE}
     (page, now) = sorted(address for address in files if address.startswith("/sales/"))

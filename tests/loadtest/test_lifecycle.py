@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loadtest.demo import PROGRESSION
 from loadtest.local_shop import free_port
 from servers import RunFolder
 from tests.loadtest.conftest import CHECKOUT, Manage
@@ -90,8 +91,10 @@ def test_the_demo_shows_its_table_and_serves_until_ctrl_c(environment: dict[str,
     os.kill(demo.pid, signal.SIGINT)
     demo.communicate(timeout=60)
 
-    table = [line.split() for line in lines if line.strip().endswith(("conserved", "BROKEN"))][-6:]
-    flawed, sound = ("compute-and-overwrite", "subtract-in-sql"), ("redis-lock", "optimistic", "guarded-update", "lua")
+    table = [line.split() for line in lines if line.strip().endswith(("conserved", "BROKEN"))]
+    table = table[-len(PROGRESSION) :]
+    flawed = ("compute-and-overwrite", "subtract-in-sql")
+    sound = ("redis-lock", "optimistic", "guarded-update", "group-commit", "lua")
     assert {row[0]: row[-1] for row in table} == dict.fromkeys(flawed, "BROKEN") | dict.fromkeys(sound, "conserved")
     assert all(row[1] == "100" and row[3] == "0" for row in table if row[-1] == "conserved")
     output = "".join(lines)
