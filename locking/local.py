@@ -244,7 +244,7 @@ class ProcessLock(Lock):
             raise
 
     def _open(self) -> FileIO:
-        """Open the lock file anew for each attempt: a `flock` belongs to one opening of a file, not to a process."""
+        """Open the lock file for each attempt: a `flock` belongs to one opening of a file, not to a process."""
         try:
             # The mutex prevents a fork between the two lines: a child must find each file that it has to close.
             with _mutex():

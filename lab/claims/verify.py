@@ -68,7 +68,7 @@ def check(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict
 
 
 def search(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dict[str, Any]:
-    """Search for the witness of a flawed rung anew and store it. Only check a sound rung.
+    """Search again for the witness of a flawed rung, and store it. A sound rung is only checked.
 
     Returns:
         The line of `check`.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_PER_ATTEMPT = 10
-"""A waiter pauses for this many times the duration of its last attempt, but for at least `retry_delay` and at most this
-many times `retry_delay`."""
+"""Factor for the pause of a waiter. It pauses for this factor times the duration of its last attempt. The pause is at
+least `retry_delay`, and at most this factor times `retry_delay`."""
 
 ELECTIONS = 10
 """Maximum number of attempts in direct succession, while split votes keep the lock from going to any client."""

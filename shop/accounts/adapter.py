@@ -145,8 +145,8 @@ class AccountAdapter(DefaultAccountAdapter):
 class ConfirmEmail(EmailVerificationStage):
     """The step of a log-in that requires a confirmed e-mail address.
 
-    An account without any address skips this step: operators can make such accounts. A guest who has set a password
-    has to confirm their address, and becomes an ordinary customer by that.
+    Operators can make accounts without an address. Such an account skips this step. A guest who has set a password has
+    to confirm their address. After that, they are an ordinary customer.
     """
 
     def handle(self) -> tuple[HttpResponse | None, bool]:

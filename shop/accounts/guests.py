@@ -27,7 +27,7 @@ from shop.accounts.errors import NameTaken
 from shop.models import BrowserSession, Guest, Order
 
 GUESTS = Guest.objects.exclude(user__emailaddress__verified=True)
-"""The guests who are still guests. A guest who has confirmed an address keeps their row, but does not count."""
+"""Guests without a confirmed address. After a guest has confirmed one, their row stays, but they are no guest."""
 IS_GUEST = Exists(GUESTS.filter(user=OuterRef("pk")))
 """Expression for a query of users: whether a user is a guest."""
 BATCH = 1000
@@ -102,7 +102,7 @@ def forget_old_guests() -> int:
 
     Raises:
         IntegrityError: one of them has placed an order at this moment. Try again later.
-        RedisError: Redis does not answer, so it is unknown who has an order in the queue.
+        RedisError: Redis does not answer, so the queued orders are unknown. No guest was deleted.
     """
     # Read the queue first: an order that leaves it as saved is then found in Postgres.
     buyers = (each.buyer for each in registry.counters().reservations())

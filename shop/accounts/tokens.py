@@ -96,7 +96,7 @@ class RefreshToken(tokens.RefreshToken):
 
 
 def issue(user: User) -> dict[str, str]:
-    """Return a new refresh token and a new access token for a user who has just logged in with their password."""
+    """Return new refresh and access tokens for a user. Call it after the user has logged in with their password."""
     token = new_token(user)
     return {"refresh": str(token), "access": str(token.access_token)}
 

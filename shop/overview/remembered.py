@@ -18,7 +18,7 @@ SHARE = 3
 
 
 class Remembered(Generic[Value]):
-    """A cached value that only one caller at a time reads anew.
+    """A cached value. When it is too old, one caller at a time reads it again.
 
     Args:
         read: reads the present value.
@@ -55,6 +55,6 @@ class Remembered(Generic[Value]):
             self._mutex.release()
 
     def forget(self) -> None:
-        """Drop the cached value, so that the next call reads it anew."""
+        """Drop the cached value, so that the next call reads it again."""
         with self._mutex:
             self._value = None

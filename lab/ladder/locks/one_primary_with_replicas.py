@@ -19,8 +19,8 @@ class OnePrimaryWithReplicas(FaultRung):
 
     A fence protects in both cases: B's fence is greater, so a store that has seen it refuses A. The fence is the clock
     of the server. So the replica's clock must not be behind by more than the time between the two grants. The guard in
-    SQL (`… SET n = n - 1 WHERE n > 0`) needs no clock. It keeps the stock from going below zero, whoever holds the
-    lock, but does not decide who may write.
+    SQL (`… SET n = n - 1 WHERE n > 0`) needs no clock. It keeps the stock from going below zero,
+    no matter which client holds the lock. But it does not decide which client may write.
 
     Fixed by a majority of independent servers, of which one may be lost: `redlock`; and at the store by the `fence`.
     Source: articles 000, 001 and 002 (section 4.2).

@@ -14,8 +14,8 @@ class DecrAndLookAtTheSign(CounterRung):
     it: one unit is left. Client A wants two; the counter becomes -1, and A is refused. B wants one; the counter becomes
     -2, and B is refused too, with the unit on hand. If every customer wants one unit, the flaw does not show.
 
-    Putting the refused units back helps only in part: a customer who comes between the decrement and that is still
-    refused.
+    Putting the refused units back helps only in part: a customer who orders after the decrement, and before the units
+    are back, is still refused.
 
     Fixed by a script that checks before it decrements: `redis-taken-then-the-process-dies`. Source: article 002
     (section 5), which recommends this.

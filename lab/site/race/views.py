@@ -65,7 +65,7 @@ def start(request: HttpRequest) -> HttpResponse:
 @never_cache
 @read_only_lab_page
 def watch(request: HttpRequest, race: UUID) -> HttpResponse:
-    """Show a race. Every visitor who has its address may watch it."""
+    """Show a race. Anybody who knows its address may watch it."""
     return _race_page(request, race, "lab/race.html")
 
 
