@@ -1,4 +1,4 @@
-"""Format log records as JSON, one line per record."""
+"""Format log records as text, or as JSON with one line per record. Both name the request and the order."""
 
 from __future__ import annotations
 
@@ -11,6 +11,26 @@ from uuid import UUID
 from celery import current_task
 
 from shop import log_context
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as text. Its first line ends with the order and the trace if they are known.
+
+    Args:
+        inner: formats the rest of the record; None means the message alone.
+    """
+
+    def __init__(self, inner: logging.Formatter | None = None) -> None:
+        super().__init__()
+        self._inner = inner or logging.Formatter()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a record, with the traceback of its exception."""
+        line, newline, rest = self._inner.format(record).partition("\n")
+        known = {"order": _order_of(record), "trace": _trace_of(record)}
+        # Do not repeat what the message says: many name their order.
+        more = [f" {name}={value}" for name, value in known.items() if value and value not in line]
+        return "".join([line, *more, newline, rest])
 
 
 class JsonFormatter(logging.Formatter):
@@ -26,7 +46,7 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
         }
         known = {
-            "trace": getattr(record, "trace", "") or log_context.trace.get(),
+            "trace": _trace_of(record),
             "order": _order_of(record),
             "task": getattr(current_task, "name", None),
             "exception": self.formatException(record.exc_info) if record.exc_info else "",
@@ -34,6 +54,11 @@ class JsonFormatter(logging.Formatter):
         line |= {name: value for name, value in known.items() if value}
         # Do not use msgspec: it refuses half of a surrogate pair, which a client may send.
         return json.dumps(line)
+
+
+def _trace_of(record: logging.LogRecord) -> str:
+    """Return the trace that a record brings along, or else that of the request of its thread."""
+    return getattr(record, "trace", "") or log_context.trace.get()
 
 
 def _order_of(record: logging.LogRecord) -> str:

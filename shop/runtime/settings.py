@@ -485,7 +485,10 @@ LOG_FORMAT = environment.choice("LOG_FORMAT", default="text", choices=("text", "
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"text": {}, "json": {"()": "shop.runtime.logs.JsonFormatter"}},
+    "formatters": {
+        "text": {"()": "shop.runtime.logs.TextFormatter"},
+        "json": {"()": "shop.runtime.logs.JsonFormatter"},
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
     # Do not log each refused request: there may be ten thousand per second. Code that responds with a 503 for which an
     # operator must act logs its own line.

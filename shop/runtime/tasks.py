@@ -21,7 +21,7 @@ from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
 from shop.reconcile import reconcile_and_audit
 from shop.runtime import measuring
-from shop.runtime.logs import JsonFormatter
+from shop.runtime.logs import JsonFormatter, TextFormatter
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -104,10 +104,12 @@ def refuse_wrong_settings(**_: Any) -> None:
 @after_setup_logger.connect
 @after_setup_task_logger.connect
 def format_log(logger: logging.Logger, **_: Any) -> None:
-    """Make Celery write its log in LOG_FORMAT instead of its own format."""
-    if settings.LOG_FORMAT == "json":
-        for handler in logger.handlers:
+    """Make Celery write its log in LOG_FORMAT. As text, its own format stays, with the order and the trace added."""
+    for handler in logger.handlers:
+        if settings.LOG_FORMAT == "json":
             handler.setFormatter(JsonFormatter())
+        elif not isinstance(handler.formatter, TextFormatter):
+            handler.setFormatter(TextFormatter(handler.formatter))
 
 
 @worker_init.connect

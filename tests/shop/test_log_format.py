@@ -1,4 +1,4 @@
-"""The log as JSON: each line names its request and its order."""
+"""The log as text and as JSON: each line names its request and its order."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from shop import log_context
-from shop.runtime import environment
-from shop.runtime.logs import JsonFormatter
+from shop.runtime import environment, tasks
+from shop.runtime.logs import JsonFormatter, TextFormatter
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -27,14 +27,17 @@ def _no_request() -> Iterator[None]:
     log_context.begin_request("")
 
 
-def line_of(message: str, *args: Any, error: bool = False, **extra: Any) -> dict[str, Any]:
-    """Return the JSON line of a log record."""
+def record_of(message: str, *args: Any, error: bool = False, **extra: Any) -> logging.LogRecord:
     try:
         raise ValueError("a\nb")
     except ValueError:
         info = sys.exc_info() if error else None
-    record = logging.getLogger("shop").makeRecord("shop", logging.WARNING, "file", 1, message, args, info, extra=extra)
-    text = JsonFormatter().format(record)
+    return logging.getLogger("shop").makeRecord("shop", logging.WARNING, "file", 1, message, args, info, extra=extra)
+
+
+def line_of(message: str, *args: Any, **options: Any) -> dict[str, Any]:
+    """Return the JSON line of a log record."""
+    text = JsonFormatter().format(record_of(message, *args, **options))
     assert "\n" not in text
     return json.loads(text)
 
@@ -66,6 +69,53 @@ def test_an_exception_and_half_a_character_stay_in_one_line() -> None:
     line = line_of("\ud800 failed", error=True)
     assert line["message"] == "\ud800 failed"
     assert line["exception"].endswith("ValueError: a\nb")
+
+
+def text_of(message: str, *args: Any, **options: Any) -> str:
+    return TextFormatter().format(record_of(message, *args, **options))
+
+
+def test_text_names_the_order_and_the_trace_that_are_known() -> None:
+    placed, named = uuid4(), uuid4()
+    assert text_of("%s units of %s", 3, "Säule") == "3 units of Säule"
+    log_context.begin_request(TRACE)
+    assert text_of("here") == f"here trace={TRACE}"
+    assert text_of("elsewhere", trace="f" * 32) == f"elsewhere trace={'f' * 32}"
+    log_context.order.set(placed)
+    assert text_of("in progress") == f"in progress order={placed} trace={TRACE}"
+    assert text_of("Order %s is lost", named) == f"Order {named} is lost trace={TRACE}", "the order is named once"
+    log_context.begin_request("")
+    assert text_of("the next request") == "the next request"
+
+
+def test_the_shop_logs_as_text_by_default() -> None:
+    assert any(isinstance(handler.formatter, TextFormatter) for handler in logging.getLogger().handlers)
+
+
+def test_text_names_them_before_the_traceback() -> None:
+    log_context.begin_request(TRACE)
+    first, *rest = text_of("failed", error=True).splitlines()
+    assert first == f"failed trace={TRACE}"
+    assert (rest[0], rest[-1]) == ("Traceback (most recent call last):", "b")
+
+
+@pytest.mark.parametrize("chosen", ["text", "json"])
+def test_celery_writes_its_log_in_the_chosen_format(
+    chosen: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LOG_FORMAT = chosen
+    logger, handler = logging.getLogger("celery of a test"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
+    monkeypatch.setattr(logger, "handlers", [handler])
+    for _ in range(2):  # Celery calls it for each of its two loggers, which may share a handler.
+        tasks.format_log(logger=logger)
+    placed = uuid4()
+    log_context.order.set(placed)
+    text = handler.format(record_of("saved"))
+    if chosen == "text":
+        assert text == f"[WARNING] saved order={placed}"
+    else:
+        assert json.loads(text)["order"] == str(placed)
 
 
 @pytest.mark.parametrize(
