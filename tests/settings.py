@@ -15,6 +15,7 @@ for name in (
     "SECRET_KEY",
     "PAYMENT_SECRET",
     "PAYMENT_PAGE",
+    "PAYMENT_PROVIDER",
     "DEBUG",
     "HTTPS",
     "REDLOCK_URLS",

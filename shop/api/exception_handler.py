@@ -21,7 +21,6 @@ from shop.accounts.errors import HashingBusy, NotNow, TooManyGuesses, TriesUnder
 from shop.api import problems
 from shop.api.errors import BadKey, BodyTooLarge, LengthRequired, WrongCredentials
 from shop.api.problems import Problem, response
-from shop.api.signatures import BadSignature
 from shop.models import Order
 from shop.orders import payments, states
 from shop.orders.errors import (
@@ -38,6 +37,7 @@ from shop.orders.errors import (
     UnknownProduct,
     UnknownSale,
 )
+from shop.payments.provider import BadSignature
 from shop.waiting.errors import NotAdmitted, RoomUnavailable
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,12 @@
-"""API views for payments and chargebacks, which the payment provider reports in signed messages."""
+"""API views for payments and chargebacks, which the payment provider reports in signed webhooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.exceptions import APIException, ValidationError
 from rest_framework.permissions import AllowAny
@@ -12,9 +14,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from shop.api import signatures
 from shop.api.exception_handler import pointers
-from shop.api.requests import json_object, raw_body, replay_header
+from shop.api.requests import as_object, raw_body, replay_header
 from shop.api.serializers import (
     ChargebackSerializer,
     NewChargebackSerializer,
@@ -23,6 +24,8 @@ from shop.api.serializers import (
     unmatched_json,
 )
 from shop.orders import payments, returns, unmatched
+from shop.payments import signatures
+from shop.payments.provider import BadSignature, ReportKind, provider
 
 SIGNATURE_PARAMETER = OpenApiParameter(
     signatures.HEADER,
@@ -51,22 +54,13 @@ EXAMPLE_CHARGEBACK = OpenApiExample(
 )
 
 
-def signed_report(request: Request) -> str:
-    """Check the signature of the payment provider, and return the body of its report.
-
-    Raises:
-        LengthRequired, BodyTooLarge, BadSignature: the report is refused.
-    """
-    body = raw_body(request)
-    signatures.verify(request.headers.get(signatures.HEADER, ""), body)
-    return body.decode(errors="replace")
-
-
 @contextmanager
 def recorded_if_refused(report: str) -> Iterator[None]:
     """Context manager that records a signed report if it is refused, because an operator has to settle its money."""
     try:
         yield
+    except BadSignature:
+        raise  # Anybody may have sent it.
     except ValidationError as refused:
         errors = "; ".join(f"{each['pointer']}: {each['detail']}" for each in pointers(refused.detail))
         unmatched.record(report, f"The report is not valid. {errors}")
@@ -76,11 +70,28 @@ def recorded_if_refused(report: str) -> Iterator[None]:
         raise
 
 
-class Payments(APIView):
-    """Payments that the payment provider reports."""
+class Webhook(APIView):
+    """Books what a webhook of the payment provider reports. The class of the provider checks and reads it."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
+
+    def book(self, request: Request) -> HttpResponse:
+        """Book a payment or a chargeback, and return the answer to the provider.
+
+        Raises:
+            LengthRequired, BodyTooLarge, BadSignature: the webhook is refused, and nothing is recorded.
+            APIException, PaymentError: it is signed, but cannot be booked. It is recorded as unmatched.
+        """
+        report, chosen = raw_body(request).decode(errors="replace"), provider()
+        with recorded_if_refused(report):
+            read = chosen.read_webhook(request)
+            answer = Response({}) if read is None else BOOKS[read.kind](read.content, report)
+        return HttpResponse(chosen.accepted, content_type="text/plain") if chosen.accepted else answer
+
+
+class Payments(Webhook):
+    """Payments that the payment provider reports. A provider of your own sends all its webhooks here."""
 
     @extend_schema(
         request=NewPaymentSerializer,
@@ -93,28 +104,13 @@ class Payments(APIView):
             )
         },
     )
-    def post(self, request: Request) -> Response:
+    def post(self, request: Request) -> HttpResponse:
         """Report a payment. Repeating the same reference returns the first answer."""
-        report = signed_report(request)
-        with recorded_if_refused(report):
-            body = NewPaymentSerializer(data=json_object(request))
-            body.is_valid(raise_exception=True)
-            try:
-                received = payments.receive_payment(**body.validated_data, report=report)
-            except payments.NeverSaved as never:
-                # Return success, so that the provider does not repeat the report: it could never be booked.
-                return Response(unmatched_json(body.validated_data, unmatched.record(report, str(never))))
-        return Response(
-            PaymentSerializer(received.payment).data,
-            headers=replay_header(replayed=received.replayed),
-        )
+        return self.book(request)
 
 
-class Chargebacks(APIView):
+class Chargebacks(Webhook):
     """Chargebacks that the payment provider reports."""
-
-    authentication_classes = ()
-    permission_classes = (AllowAny,)
 
     @extend_schema(
         request=NewChargebackSerializer,
@@ -122,11 +118,30 @@ class Chargebacks(APIView):
         examples=[EXAMPLE_CHARGEBACK],
         responses={200: OpenApiResponse(ChargebackSerializer, description="The chargeback as first received.")},
     )
-    def post(self, request: Request) -> Response:
+    def post(self, request: Request) -> HttpResponse:
         """Report a chargeback. The order is refunded. Repeating the same reference returns the first answer."""
-        report = signed_report(request)
-        with recorded_if_refused(report):
-            body = NewChargebackSerializer(data=json_object(request))
-            body.is_valid(raise_exception=True)
-            received = returns.receive_chargeback(**body.validated_data, report=report)
-        return Response(ChargebackSerializer(received.refund).data, headers=replay_header(replayed=received.replayed))
+        return self.book(request)
+
+
+def book_payment(content: Any, report: str) -> Response:
+    """Book a payment, or record it for an operator if its order was never saved."""
+    body = NewPaymentSerializer(data=as_object(content))
+    body.is_valid(raise_exception=True)
+    try:
+        received = payments.receive_payment(**body.validated_data, report=report)
+    except payments.NeverSaved as never:
+        # Return success, so that the provider does not repeat the report: it could never be booked.
+        return Response(unmatched_json(body.validated_data, unmatched.record(report, str(never))))
+    return Response(PaymentSerializer(received.payment).data, headers=replay_header(replayed=received.replayed))
+
+
+def book_chargeback(content: Any, report: str) -> Response:
+    """Book a chargeback."""
+    body = NewChargebackSerializer(data=as_object(content))
+    body.is_valid(raise_exception=True)
+    received = returns.receive_chargeback(**body.validated_data, report=report)
+    return Response(ChargebackSerializer(received.refund).data, headers=replay_header(replayed=received.replayed))
+
+
+BOOKS = {ReportKind.PAYMENT: book_payment, ReportKind.CHARGEBACK: book_chargeback}
+"""The function that books a report, by its kind."""

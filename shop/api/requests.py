@@ -80,7 +80,7 @@ def json_object(request: Request) -> dict[str, Any]:
         ValidationError: the body is not a JSON object.
     """
     require_length(request)
-    return _object(request.data)
+    return as_object(request.data)
 
 
 def remembered(validate: Callable[[dict[str, Any]], Result]) -> Callable[[Request], Result]:
@@ -94,7 +94,7 @@ def remembered(validate: Callable[[dict[str, Any]], Result]) -> Callable[[Reques
 
     @lru_cache(BODIES)
     def validated(body: bytes) -> Result:
-        return validate(_object(JsonParser().parse(BytesIO(body))))
+        return validate(as_object(JsonParser().parse(BytesIO(body))))
 
     def of_request(request: Request) -> Result:
         length = request.META.get("CONTENT_LENGTH", "")
@@ -106,7 +106,12 @@ def remembered(validate: Callable[[dict[str, Any]], Result]) -> Callable[[Reques
     return of_request
 
 
-def _object(content: Any) -> dict[str, Any]:
+def as_object(content: Any) -> dict[str, Any]:
+    """Return the parsed content of a body.
+
+    Raises:
+        ValidationError: the content is not a JSON object.
+    """
     if not isinstance(content, dict):
         raise ValidationError(["The body must be a JSON object."])
     return content

@@ -13,6 +13,7 @@ from shop.orders import payments, states
 from shop.orders.errors import NotCancellable, NotPayable, ProviderDecides
 from shop.orders.lookup import lock_order
 from shop.orders.saving import return_units
+from shop.payments.provider import provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,12 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
         StillQueued: the order is not saved yet.
         NotPayable: the order was cancelled or rejected, or has expired.
     """
-    if settings.PAYMENT_SECRET:
+    if provider().connected:
         raise ProviderDecides("In this shop the payment provider reports payments. Pay there.")
     if not settings.PAY_WITHOUT_PROVIDER:
         raise ProviderDecides(
-            "This shop has no payment provider. Its operator sets PAYMENT_SECRET, or PAY_WITHOUT_PROVIDER to try it."
+            "This shop has no payment provider. Its operator connects one (PAYMENT_SECRET or "
+            "PAYMENT_PROVIDER), or sets PAY_WITHOUT_PROVIDER to try it."
         )
     with transaction.atomic(durable=True):
         mine = lock_order(order, customer=customer)

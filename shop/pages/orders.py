@@ -128,8 +128,8 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
         "guest": guests.guest_of(customer_of(request)),
     }
     response = render(request, "shop/pages/order.html", context)
-    if (paid_at := provider()) is not None:
-        response[csp.HEADER] = csp.with_forms_to(paid_at.origin)
+    if origin := paid_at():
+        response[csp.HEADER] = csp.with_forms_to(origin)
     return response
 
 
@@ -163,7 +163,7 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
         "from_provider": from_provider,
         "reason": in_words(receipt.reason, {item.sku: item.name for item in receipt.items}),
         "events": events,
-        "payable": provider() is not None or by_word(),
+        "payable": bool(paid_at()) or by_word(),
         "by_word": by_word(),
         "poll": POLL_SECONDS if waits else 0,
         "version": f"{state} {placed.place} {over} {len(events)}",
@@ -172,7 +172,13 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
 
 def by_word() -> bool:
     """Return whether customers may mark their own orders as paid, in a shop without a payment provider."""
-    return settings.PAY_WITHOUT_PROVIDER and not settings.PAYMENT_SECRET
+    return settings.PAY_WITHOUT_PROVIDER and not provider().connected
+
+
+def paid_at() -> str:
+    """Return the origin of the provider's page where buyers pay; empty if the shop cannot lead them there."""
+    chosen = provider()
+    return chosen.origin if chosen.connected else ""
 
 
 def customer_of(request: HttpRequest) -> int:

@@ -21,9 +21,9 @@ from shop.orders.customer_changes import cancel_order, pay_order
 from shop.orders.errors import NotCancellable, NotPayable, ProviderDecides, StillQueued
 from shop.orders.lookup import find_order
 from shop.orders.receipts import Receipt
-from shop.pages.orders import customer_of, not_found, own_page
+from shop.pages.orders import customer_of, not_found, own_page, paid_at
 from shop.pages.page import PageRefused, View
-from shop.payments.provider import PaymentProvider, provider
+from shop.payments.provider import provider
 from shop.payments.request import PaymentRequest
 
 EARLY = gettext_noop("The order is not saved yet. Nothing was changed. Try again when it is.")
@@ -61,10 +61,10 @@ def form_of_order(view: View) -> View:
 def pay(request: HttpRequest, order: UUID) -> HttpResponse:
     """Redirect the buyer to the payment provider.
 
-    If the shop has no provider and `PAY_WITHOUT_PROVIDER` is set, mark the order as paid instead.
+    If the shop has no provider with a page and `PAY_WITHOUT_PROVIDER` is set, mark the order as paid instead.
     """
     customer = customer_of(request)
-    if (chosen := provider()) is None:
+    if not paid_at():
         pay_order(order, customer=customer)
         return redirect("order", order)
     found = find_order(order, customer=customer)
@@ -74,7 +74,7 @@ def pay(request: HttpRequest, order: UUID) -> HttpResponse:
         return redirect("order", order)
     if found.order.state != Order.State.PENDING:
         raise NotPayable(f"The order is {found.order.state}.")
-    return HttpResponseRedirect(_page_for(request, chosen, found.order))
+    return HttpResponseRedirect(_page_for(request, found.order))
 
 
 @form_of_order
@@ -84,10 +84,10 @@ def cancel(request: HttpRequest, order: UUID) -> HttpResponse:
     return redirect("order", order)
 
 
-def _page_for(request: HttpRequest, chosen: PaymentProvider, order: Receipt) -> str:
+def _page_for(request: HttpRequest, order: Receipt) -> str:
     back = request.build_absolute_uri(f"{reverse('order', args=[order.pk])}?from_provider=1")
     payable_from = order.payable_from or order.created_at
-    return chosen.page_for(
+    return provider().page_for(
         PaymentRequest(
             order=order.pk,
             amount=order.total,

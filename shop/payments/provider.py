@@ -1,46 +1,108 @@
-"""The interface to the payment provider, at whose page a buyer pays for an order."""
+"""The interface to the payment provider: one class, which the setting `PAYMENT_PROVIDER` names."""
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+from rest_framework.exceptions import APIException
+from rest_framework.request import Request
 
 from shop.payments.request import PaymentRequest
 
 
-class PaymentProvider:
-    """A payment provider that has a page where buyers pay.
+class BadSignature(APIException):
+    """The webhook is not signed by the provider, or its signature is too old."""
 
-    The provider sends the result as a signed report to `POST /api/payments/`. Only such a report marks an order as
-    paid. A buyer who comes back to the shop proves nothing.
+    status_code = 403
 
-    This class leads buyers to `PAYMENT_PAGE`, for example that of `manage.py provider`. To connect another provider,
-    change the two members below; "Connect a payment provider" in docs/operations.md says how.
+
+class ReportKind(StrEnum):
+    """What a webhook of the provider reports."""
+
+    PAYMENT = "payment"
+    CHARGEBACK = "chargeback"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderReport:
+    """A report of the provider in the words of the shop. The shop validates it; the provider's class need not.
 
     Args:
-        page: URL of the provider's page.
-        secret: secret shared with the provider, which signs payment requests.
+        content: the fields of a body of `POST /api/payments/` or `POST /api/chargebacks/`. Amounts are texts with two
+            decimals, such as "19.80". `reference` is the provider's own, at most 128 characters, without a slash.
     """
 
-    def __init__(self, page: str, secret: str) -> None:
-        self._page = page
-        self._secret = secret
+    kind: ReportKind
+    content: Any
+
+
+class PaymentProvider(ABC):
+    """A payment provider: where buyers pay, and what its webhooks report.
+
+    To connect a provider, implement `origin`, `page_for` and `read_webhook` in a subclass without arguments, and name
+    it by its dotted path in `PAYMENT_PROVIDER`. The provider sends its webhooks to `POST /api/payments/`. Only a
+    webhook marks an order as paid: a buyer who comes back to the shop proves nothing. One object serves all threads.
+
+    The shop does not ask a provider for refunds. It lists what is due, and an operator sends the money.
+    """
+
+    accepted: str = ""
+    """Plain text that answers a webhook which was booked, such as `success` for Alipay; empty to answer with JSON."""
 
     @property
-    def origin(self) -> str:
-        """Scheme, host and port of the provider. The Content-Security-Policy of the order page allows forms to it."""
-        parts = urlsplit(self._page)
-        return f"{parts.scheme}://{parts.netloc}"
+    def connected(self) -> bool:
+        """Whether orders are paid at this provider. If not, `PAY_WITHOUT_PROVIDER` may let buyers do without."""
+        return True
 
+    @property
+    @abstractmethod
+    def origin(self) -> str:
+        """Scheme, host and port of the page where buyers pay; empty if the shop cannot lead them there.
+
+        The Content-Security-Policy of the order page allows forms to it. It may be a class attribute.
+        """
+
+    @abstractmethod
     def page_for(self, wanted: PaymentRequest) -> str:
-        """Return the URL at which a buyer pays.
+        """Return the URL at which a buyer pays. It is called each time that they press "Pay", if there is an `origin`.
 
         A buyer may open several such URLs for one order. If they pay twice, a refund is due.
         """
-        return f"{self._page}?{wanted.signed(self._secret)}"
+
+    @abstractmethod
+    def read_webhook(self, request: Request) -> ProviderReport | None:
+        """Check the signature of a webhook first, then return what it reports; None if it says nothing of money.
+
+        Args:
+            request: `body` are the bytes that were signed, `headers` the headers, `data` the JSON of the body.
+
+        Raises:
+            BadSignature: the webhook is not from the provider, or too old. Nothing is recorded, and the answer is 403.
+        """
 
 
-def provider() -> PaymentProvider | None:
-    """Return the payment provider of this shop; None if `PAYMENT_PAGE` is not set."""
-    return PaymentProvider(settings.PAYMENT_PAGE, settings.PAYMENT_SECRET) if settings.PAYMENT_PAGE else None
+def provider() -> PaymentProvider:
+    """Return the payment provider of this shop.
+
+    Raises:
+        ImproperlyConfigured: `PAYMENT_PROVIDER` names no subclass of `PaymentProvider` that can be made.
+    """
+    return _load(settings.PAYMENT_PROVIDER)
+
+
+@cache
+def _load(path: str) -> PaymentProvider:
+    try:
+        chosen = import_string(path)()
+    except (ImportError, TypeError) as error:
+        raise ImproperlyConfigured(f"PAYMENT_PROVIDER must name a class of the shop or your own: {error}.") from error
+    if not isinstance(chosen, PaymentProvider):
+        raise ImproperlyConfigured(f"PAYMENT_PROVIDER must name a subclass of PaymentProvider, not {path}.")
+    return chosen

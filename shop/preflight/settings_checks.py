@@ -6,7 +6,10 @@ import shutil
 from pathlib import Path
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 
+from shop.payments.provider import provider
+from shop.payments.signed import SignedProvider
 from shop.preflight.finding import Finding
 
 LOCAL = {"localhost", "127.0.0.1", "[::1]"}
@@ -40,6 +43,12 @@ def https() -> Finding:
 
 def payments() -> Finding:
     check, secret = "Payments", settings.PAYMENT_SECRET
+    try:
+        chosen = provider()
+    except ImproperlyConfigured as wrong:
+        return Finding(check, "red", str(wrong))
+    if not isinstance(chosen, SignedProvider):
+        return Finding(check, "ok", f"Buyers pay at {chosen.origin}.")
     if not secret and settings.PAY_WITHOUT_PROVIDER:
         text = (
             "Customers mark their own orders as paid. To take money, set PAYMENT_SECRET and unset PAY_WITHOUT_PROVIDER."

@@ -45,13 +45,16 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
         f"SECRET_KEY must have at least {environment.SHORTEST_KEY} characters. Generate one: "
         'python3 -c "import secrets; print(secrets.token_hex(32))"'
     )
-# Secret shared with the payment provider, which signs its messages with it. If empty, no order can be paid.
+# Secret shared with the payment provider, which signs its messages with it. If empty, no order can be paid, unless
+# PAYMENT_PROVIDER is a class of your own.
 PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
+# Class of the payment provider, by its dotted path: a subclass of shop.payments.provider.PaymentProvider.
+PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="shop.payments.signed.SignedProvider")
 # Page of the payment provider, to which the order page links: http://127.0.0.1:8010/pay/ for `manage.py provider`.
 PAYMENT_PAGE = environment.web_address("PAYMENT_PAGE", default="")
 if PAYMENT_PAGE and not PAYMENT_SECRET:
     raise ImproperlyConfigured("PAYMENT_PAGE needs PAYMENT_SECRET, which signs what a buyer is to pay there.")
-# If PAYMENT_SECRET is empty, let customers mark their own orders as paid, to try the shop.
+# If no provider is connected, let customers mark their own orders as paid, to try the shop.
 PAY_WITHOUT_PROVIDER = environment.boolean("PAY_WITHOUT_PROVIDER", default=False)
 
 # Web

@@ -60,6 +60,7 @@ ONLY_PARSED = {
     "LAB_ENABLED=1": "serves until it is stopped",
     "PAY_WITHOUT_PROVIDER=1": "serves until it is stopped; tests/loadtest runs it",
     "PAYMENT_SECRET=shared-with-the-provider": "runs until it is stopped; tests/shop runs it",
+    "PAYMENT_PROVIDER=tiny_pay.TinyPay": "needs the file tiny_pay.py; tests/shop makes the class",
     "TRACES=1": "serves until it is stopped; tests/shop runs it",
     ".venv/bin/pip install": "installs",
     ".venv/bin/celery": "runs until it is stopped, or asks one that runs; tests/loadtest runs it",

@@ -25,10 +25,10 @@ from rest_framework_simplejwt.tokens import AccessToken
 from inventory import stock
 from inventory.strategies import registry
 from shop import conservation
-from shop.api import signatures
 from shop.models import Allowance, Order
 from shop.orders.place import place_order
 from shop.orders.receipts import Placed
+from shop.payments import signatures
 from tests.factories import OnSale, begin, interleaved, new_customer
 from tests.waiting import PATIENCE
 

@@ -13,10 +13,10 @@ from django.db import DatabaseError, OperationalError, transaction
 from redis import Redis
 
 from inventory.models import StockItem
-from shop.api import signatures
 from shop.models import Payment, Refund, UnmatchedReport
 from shop.orders import payments, states
 from shop.orders.customer_changes import cancel_order
+from shop.payments import signatures
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import (
     Buyer,

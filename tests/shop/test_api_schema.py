@@ -19,10 +19,10 @@ from rest_framework.test import APIClient
 
 from shop import conservation
 from shop.accounts import tokens
-from shop.api import signatures
 from shop.api.problems import PROBLEMS
 from shop.api.schema import EVERYWHERE
 from shop.api.serializers import NewOrderSerializer, NewPaymentSerializer
+from shop.payments import signatures
 from shop.runtime.wsgi import application
 from tests.factories import on_sale
 from tests.shop.conftest import Buyer, order_body

@@ -15,10 +15,11 @@ from rest_framework.test import APIClient
 
 from inventory.strategies import registry
 from shop import conservation
-from shop.api import health, signatures
+from shop.api import health
 from shop.orders import place
 from shop.orders.queued import save_queued
 from shop.orders.saving import save
+from shop.payments import signatures
 from shop.sales import offers
 from tests.factories import SAVING, OnSale, elsewhere, fast_and_slow, on_sale, orders_in
 from tests.locking.proxy import Proxy

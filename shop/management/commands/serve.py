@@ -7,9 +7,11 @@ import sys
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from servers import RunFolder
+from shop.payments.provider import provider
 from shop.runtime import serve, servers
 
 
@@ -24,6 +26,10 @@ class Command(BaseCommand):
         parser.add_argument("--port", type=int, default=8000, help="port to listen on (8000)")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            connected = provider().connected
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error), returncode=2) from error
         serve.refuse_busy_port(options["host"], options["port"])
         found = servers.statuses(RunFolder.default())
         if wrong := " ".join(server.wrong for server in found if server.wrong):
@@ -43,7 +49,7 @@ class Command(BaseCommand):
             self.stderr.write(
                 "The shop runs as root, so an attacker who takes it over has this machine. Run it as an ordinary user."
             )
-        if not settings.PAYMENT_SECRET:
+        if not connected:
             self.stderr.write(
                 "PAYMENT_SECRET is not set, so customers can mark their own orders as paid (PAY_WITHOUT_PROVIDER). Set "
                 "it to let a payment provider report payments."

@@ -10,7 +10,8 @@ from decimal import Decimal
 from enum import StrEnum
 
 from shop.payments.request import PaymentRequest
-from shop.payments.simulator.reports import CHARGEBACKS, PAYMENTS, Courier, Report
+from shop.payments.signed import CHARGEBACKS
+from shop.payments.simulator.reports import PAYMENTS, Courier, Report
 
 MAX_PAYMENTS = 1000
 """Maximum number of payments in memory. The oldest are deleted first."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
-from shop.api import signatures
+from shop.payments import signatures
 
-PAYMENTS, CHARGEBACKS = "/api/payments/", "/api/chargebacks/"
+PAYMENTS = "/api/payments/"
 RETRY_DELAYS = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
 """Seconds before each repeated attempt. After the last, the report is given up; real providers try for days."""
 TIMEOUT = 25.0

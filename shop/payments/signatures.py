@@ -1,4 +1,4 @@
-"""Make and check signatures of the payment provider: HMAC-SHA256 of time and body with the shared secret."""
+"""Make and check signatures of reports: HMAC-SHA256 of time and body with the secret shared with the provider."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ import re
 import time
 
 from django.conf import settings
-from rest_framework.exceptions import APIException
+
+from shop.payments.provider import BadSignature
 
 HEADER = "Payment-Signature"
 FORM = re.compile(r"t=([0-9]{1,12}),v1=([0-9a-f]{64})")
 TOLERANCE = 300
 """Seconds by which the time of a signature may differ from now. The provider signs each repeated report again."""
-
-
-class BadSignature(APIException):
-    """The message is not signed by the provider, or its signature is too old."""
-
-    status_code = 403
 
 
 def sign(body: bytes, *, at: int | None = None) -> str:
