@@ -16,6 +16,7 @@ EVERYWHERE = (
     problems.UNAVAILABLE,
 )
 WITH_TOKEN = (problems.UNAUTHENTICATED,)
+ROOM = (problems.NOT_FOUND, problems.SALE_NOT_OPEN, problems.NO_GUESTS, problems.TOO_FAST)
 BY_OPERATION = {
     ("/api/orders/", "post"): (
         problems.INVALID,
@@ -67,8 +68,8 @@ BY_OPERATION = {
         problems.BUSY,
     ),
     ("/api/sales/{sale}/", "get"): (problems.NOT_FOUND,),
-    ("/api/sales/{sale}/waiting/", "get"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN, problems.NO_GUESTS),
-    ("/api/sales/{sale}/waiting/", "post"): (problems.NOT_FOUND, problems.SALE_NOT_OPEN, problems.NO_GUESTS),
+    ("/api/sales/{sale}/waiting/", "get"): ROOM,
+    ("/api/sales/{sale}/waiting/", "post"): ROOM,
     ("/api/token/", "post"): (
         problems.INVALID,
         problems.WRONG_CREDENTIALS,
