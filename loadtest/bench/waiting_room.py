@@ -1,8 +1,9 @@
 """`python -m loadtest.bench waiting-room`: what a waiting room costs, and what it gains.
 
-First, a million customers enter the waiting room of one sale, in a Valkey of its own. This measures memory, and
-arrivals and polls per second. Then a crowd arrives at three times the rate that the shop can serve, without and with a
-waiting room. This measures the latency of the order endpoint, and the share of orders that it refuses as busy.
+First, a million customers enter the waiting room of one sale, in a Valkey of its own. This measures memory, which must
+stay within a bound, and arrivals and polls per second. Then a crowd arrives at three times the rate that the shop can
+serve, without and with a waiting room. This measures the latency of the order endpoint, and the share of orders that it
+refuses as busy.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ BATCH = 1000
 LOOKS = 20_000
 FIRST = 1_000_000
 """Id of the first customer. It has as many digits as in a large shop."""
+EMPTY_ROOM = 200_000
+"""Maximum bytes of Redis for a room in addition to its places: its keys, and the script."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +73,21 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(report))  # noqa: T201
     else:
         show(report)
-    return 0 if all(burst["conserved"] and burst["bought"] == burst["buyers"] for burst in bursts.values()) else 1
+    return 0 if all(goals(report).values()) else 1
+
+
+def goals(report: Mapping[str, Any]) -> dict[str, bool]:
+    """Return whether each goal was reached."""
+    large, bursts = report["large_room"], report["crowd"].values()
+    return {
+        f"{large['entrants']:,} customers in one Valkey within {large['memory_bound_mb']:,} MB": (
+            large["memory_mb"] <= large["memory_bound_mb"]
+        ),
+        f"a turn within {large['turn_bound']} bytes": large["turn_bytes_each"] <= large["turn_bound"],
+        "everybody who wants to buy buys, and the stock is conserved": all(
+            burst["conserved"] and burst["bought"] == burst["buyers"] for burst in bursts
+        ),
+    }
 
 
 def measure_large_room(entrants: int) -> dict[str, float]:
@@ -100,9 +117,11 @@ def measure_large_room(entrants: int) -> dict[str, float]:
     return {
         "entrants": entrants,
         "memory_mb": round(memory / 1_000_000, 1),
+        "memory_bound_mb": round((EMPTY_ROOM + entrants * room.PLACE_BYTES) / 1_000_000, 1),
         "bytes_each": round(memory / entrants, 1),
         "draws_per_s": round(entrants / took),
         "turn_bytes_each": round(turns / len(sample), 1),
+        "turn_bound": room.TURN_BYTES,
         "looks_per_s": round(len(sample) / looked),
         "arrivals_per_s": round(len(late) / came),
     }
@@ -167,8 +186,9 @@ def measure_crowd(url: str, capacity: float, rate: int | None, *, seconds: float
 def show(report: Mapping[str, Any]) -> None:
     console, large = Console(), report["large_room"]
     console.print(
-        f"{large['entrants']:,} customers in the room of one sale: {large['memory_mb']:,} MB, {large['bytes_each']} "
-        f"bytes each, and {large['turn_bytes_each']} more after admission. In a second: "
+        f"{large['entrants']:,} customers in the room of one sale: {large['memory_mb']:,} MB of at most "
+        f"{large['memory_bound_mb']:,} MB, {large['bytes_each']} bytes each, and {large['turn_bytes_each']} more of at "
+        f"most {large['turn_bound']} after admission. In a second: "
         f"{large['draws_per_s']:,} enter before the opening, {large['arrivals_per_s']:,} after it, "
         f"{large['looks_per_s']:,} look.\n"
     )
@@ -183,3 +203,5 @@ def show(report: Mapping[str, Any]) -> None:
         cells = [f"{burst['buyers']:,}", f"{burst['bought']:,}", f"{burst['seconds']:.0f}", f"{order['p50_ms']:,.0f}"]
         table.add_row(name, *cells, f"{order['p99_ms']:,.0f}", f"{order['busy_share']:.1%}", *own)
     console.print(table)
+    for goal, reached in goals(report).items():
+        console.print(f"{'yes' if reached else '[red]NO[/red]'}: {goal}")

@@ -56,7 +56,7 @@ def count(found: Sequence[Offer]) -> list[RoomFigures]:
         for offer in found:
             now = offer.clock.now()
             arguments = room.arguments(offer, NOBODY, now, enters=False)
-            _, thousandths, entered, _ = script(room.keys(offer.sale), arguments)
+            _, thousandths, entered, *_ = script(room.keys(offer.sale), arguments)
             rooms.append(RoomFigures(offer, now >= offer.opens_at, entered, min(entered, thousandths // 1000)))
     except RedisError:
         return []

@@ -22,7 +22,7 @@ from shop.pages.sales import estimate_texts
 from shop.sales import offers
 from shop.sales.offers import Offer
 from shop.waiting import room
-from shop.waiting.errors import RoomUnavailable
+from shop.waiting.errors import RoomFull, RoomUnavailable
 from shop.waiting.room import Standing
 
 if TYPE_CHECKING:
@@ -73,8 +73,16 @@ def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> 
         raise PageRefused(429, message, retry_after=1)
     try:
         return room.enter(offer, customer) if enters else room.look(offer, customer)
+    except RoomFull as error:
+        message = _("The waiting room can give no place now, so you have none yet. Enter again in a moment.")
+        again = _("To the waiting room")
+        raise PageRefused(503, message, retry_after=RETRY, link=request.path, label=again) from error
     except RoomUnavailable as error:
-        message = _("The waiting room does not answer. Your place is kept. Open the page again in a moment.")
+        message = (
+            _("The waiting room does not answer. Enter again in a moment: you get one place, however often you enter.")
+            if enters
+            else _("The waiting room does not answer. Your place is kept. Open the page again in a moment.")
+        )
         raise PageRefused(503, message, retry_after=RETRY) from error
 
 

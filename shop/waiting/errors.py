@@ -7,3 +7,7 @@ class NotAdmitted(Exception):
 
 class RoomUnavailable(Exception):
     """Redis, which stores the places, does not answer. The customer may have got a place. They can safely try again."""
+
+
+class RoomFull(RoomUnavailable):
+    """Redis has no memory for another place. Nobody loses a place; the customer can try again when there is memory."""

@@ -19,15 +19,26 @@ from typing import Any
 from django.conf import settings
 from django_redis import get_redis_connection
 from redis import RedisError
+from redis.exceptions import OutOfMemoryError
 
 from inventory.outages import outages
 from shop.sales.offers import Offer
 from shop.waiting import tickets
-from shop.waiting.errors import RoomUnavailable
+from shop.waiting.errors import RoomFull, RoomUnavailable
 
 SCRIPT = (Path(__file__).parent / "lua" / "stand.lua").read_text(encoding="utf-8")
+EVEN_IF_FULL = "#!lua flags=allow-oom\n"
+"""First line of the script for a call that gives no place, so that it may write although Redis has no memory left.
+
+So the turns of customers who have a place begin. Each takes the memory that `TURN_BYTES` says.
+"""
+PLACE_BYTES, TURN_BYTES = 120, 80
+"""Maximum bytes of a place in Redis, and of a turn in addition. A place takes 79 to 96: its score, its links in the
+sorted set, the id, and its entry in a hash table, which takes most when it has just grown. A turn takes 55 to 58."""
 WORK = "Keeping the places of waiting rooms"
 """Name in the log of the work that fails while Redis is away."""
+ENTERING = "Giving places in waiting rooms"
+"""Name in the log of the work that fails while Redis has no memory left."""
 
 TURN = timedelta(minutes=10)
 """How long a ticket is valid, from the request in which the customer first learns that they are admitted."""
@@ -75,9 +86,17 @@ def enter(offer: Offer, customer: int) -> Standing:
     """Give a customer a place if they have none, and return their standing.
 
     Raises:
+        RoomFull: Redis has no memory for a place. Customers who have a place are not refused.
         RoomUnavailable: Redis does not answer, or refuses writes.
     """
-    return _stand(offer, customer, enters=True)
+    try:
+        return _stand(offer, customer, enters=True)
+    except OutOfMemoryError as error:
+        outages.failed(ENTERING, error)
+        standing = look(offer, customer)
+        if standing.state == "outside":
+            raise RoomFull("The waiting room can give no place now. Enter again in a moment.") from error
+        return standing
 
 
 def look(offer: Offer, customer: int) -> Standing:
@@ -118,11 +137,16 @@ def _stand(offer: Offer, customer: int, *, enters: bool) -> Standing:
     now = offer.clock.now()
     try:
         client = get_redis_connection("default")
-        found = client.register_script(SCRIPT)(keys(offer.sale), arguments(offer, customer, now, enters=enters))
+        script = client.register_script(SCRIPT if enters else EVEN_IF_FULL + SCRIPT)
+        *found, new = script(keys(offer.sale), arguments(offer, customer, now, enters=enters))
+    except OutOfMemoryError:
+        raise
     except RedisError as error:
         outages.failed(WORK, error)
         raise RoomUnavailable("The waiting room does not answer.") from error
     outages.worked(WORK)
+    if new:
+        outages.worked(ENTERING)
     return _standing(offer, customer, now, *found)
 
 

@@ -8,11 +8,12 @@ import sys
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from loadtest.bench import waiting_room
+from shop.waiting import room
 from tests.loadtest.conftest import CHECKOUT
 
 
@@ -23,6 +24,43 @@ def test_a_large_room_is_measured() -> None:
     assert small["memory_mb"] < large["memory_mb"]
     assert 30 < large["bytes_each"] < 300
     assert min(large["draws_per_s"], large["arrivals_per_s"], large["looks_per_s"]) > 0
+
+
+CROWD = {"with": {"conserved": True, "bought": 5, "buyers": 5}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entrants", [1000, 12_000], ids="{:,}".format)
+def test_the_memory_of_a_room_is_within_its_bound(entrants: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: with a bound of one byte, the same room misses both goals."""
+
+    def reached() -> list[bool]:
+        return [*waiting_room.goals({"large_room": waiting_room.measure_large_room(entrants), "crowd": CROWD}).values()]
+
+    assert reached() == [True, True, True]
+    monkeypatch.setattr(waiting_room, "EMPTY_ROOM", 0)
+    monkeypatch.setattr(room, "PLACE_BYTES", 1)
+    monkeypatch.setattr(room, "TURN_BYTES", 1)
+    assert reached() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("part", "changed"),
+    [
+        ("large_room", {"memory_mb": 120.3}),
+        ("large_room", {"turn_bytes_each": 80.1}),
+        ("crowd", {"conserved": False}),
+        ("crowd", {"bought": 4}),
+    ],
+)
+def test_a_goal_is_missed_by_what_misses_it(part: str, changed: dict[str, Any]) -> None:
+    large = {"entrants": 1_000_000, "memory_mb": 120.2, "memory_bound_mb": 120.2, "turn_bytes_each": 80.0}
+    large["turn_bound"] = 80
+    report = {"large_room": large, "crowd": CROWD}
+    assert all(waiting_room.goals(report).values())
+    crowd = {"with": {**CROWD["with"], **changed}}
+    worse = {"large_room": {**large, **changed}} if part == "large_room" else {"crowd": crowd}
+    assert list(waiting_room.goals({**report, **worse}).values()).count(False) == 1
 
 
 class BusyAtFirst(BaseHTTPRequestHandler):

@@ -165,6 +165,31 @@ def test_without_redis_the_page_says_so(visitor: Client, redis_gone: Gone) -> No
     assert "Your place is kept" in text(page)
 
 
+@pytest.mark.parametrize(("headers", "words"), [({}, "you have none yet"), (CHINESE, "您还没有位置")], ids=["en", "zh"])
+def test_in_a_full_redis_an_arrival_is_told_to_enter_again(
+    visitor: Client, full: Any, headers: dict[str, str], words: str
+) -> None:
+    """Who has a place sees it; who has none is not told that it is kept."""
+    offer = with_room(rate=1)
+    other = Client()
+    other.force_login(User.objects.get(pk=new_customer()))
+    other.post(address(offer))
+    with full():
+        page = visitor.post(address(offer), headers=headers)
+        assert (page.status_code, page.headers["Retry-After"], words in text(page)) == (503, "5", True)
+        assert f'href="{address(offer)}"' in text(page)
+        assert visitor.get(address(offer)).status_code == 200
+        assert other.post(address(offer), follow=True).status_code == 200
+    assert visitor.post(address(offer)).headers["Location"] == f"{address(offer)}?entered"
+
+
+def test_without_redis_who_enters_is_told_to_enter_again(visitor: Client, redis_gone: Gone) -> None:
+    offer = with_room()
+    with redis_gone():
+        page = visitor.post(address(offer))
+    assert (page.status_code, "Enter again in a moment" in text(page)) == (503, True)
+
+
 def form_of(page: Any) -> dict[str, str]:
     """Return the fields of the form that buys."""
     fields = dict(re.findall('name="([a-z]+)" value="([^"]*)"', text(page)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -14,14 +14,15 @@ import pytest
 from django.conf import settings as django_settings
 from django.test import override_settings
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from servers.valkey import Valkey, temporary
 from shop.api import throttles
 from shop.models import Sale
 from shop.sales import lifecycle
 from shop.waiting import room
-from shop.waiting.errors import RoomUnavailable
-from tests.factories import at_once, new_customer
+from shop.waiting.errors import RoomFull, RoomUnavailable
+from tests.factories import OnSale, at_once, new_customer
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
 from tests.shop.waiting_support import enter_all, offer_at, places, set_rate, states, with_room
 
@@ -104,9 +105,9 @@ def test_entering_again_gives_no_second_place_and_no_second_draw(redis: Redis) -
 
 def test_without_that_guard_a_reload_would_move_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without the guard against entering twice, a reload moves a customer to the end."""
-    guard = "if enters and not rank then\n    local given"
+    guard = "local new = enters and not rank\nif new then\n    local given"
     assert guard in room.SCRIPT
-    monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "if enters then\n    local given"))
+    monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "local new = enters\nif new then\n    local given"))
     offer = offer_at(with_room(rate=1), 0.001)
     enter_all(offer, [1, 2, 1])
     assert places(offer, [1, 2]) == [2, 1]
@@ -295,6 +296,66 @@ def test_a_full_redis_gives_no_place_and_still_tells_places(full: Callable[[], A
         with pytest.raises(RoomUnavailable):
             room.enter(offer_at(sale, 0.5), 3)
         assert sorted(places(offer_at(sale, 0.5), [1, 2]), key=str) == [1, 2]
+
+
+def sale_with_five_waiting() -> OnSale:
+    sale = with_room(rate=1, coming=True)
+    enter_all(offer_at(sale, -1), range(1, 6))
+    room.look(offer_at(sale, 0), 1)  # The first look after the opening records it.
+    return sale
+
+
+def test_in_a_full_redis_turns_begin_and_end_in_their_order(full: Callable[[], AbstractContextManager[None]]) -> None:
+    """Nobody with a place is lost: each is admitted in their order, and keeps their turn when there is memory again."""
+    sale = sale_with_five_waiting()
+    with full():
+        assert [states(offer_at(sale, second), range(1, 6)).count("admitted") for second in (0, 1, 3)] == [0, 1, 3]
+        assert room.enter(offer_at(sale, 4), 1).place in range(1, 6), "entering again is no new place"
+        drawn = places(offer_at(sale, 4), range(1, 6))
+        ends = [room.look(offer_at(sale, 4), one).ends_at for one in range(1, 6)]
+    assert sorted(place or 0 for place in drawn) == [1, 2, 3, 4, 5]
+    assert places(offer_at(sale, 4), range(1, 6)) == drawn
+    assert [room.look(offer_at(sale, 4), one).ends_at for one in range(1, 6)] == ends
+    assert ends.count(None) == 1
+    assert room.enter(offer_at(sale, 5), 6).place == 6
+
+
+def test_without_that_flag_a_full_redis_admits_nobody(
+    full: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative control: without the flag of the script, the room stands still until there is memory."""
+    monkeypatch.setattr(room, "EVEN_IF_FULL", "")
+    sale = sale_with_five_waiting()
+    with full(), pytest.raises(OutOfMemoryError):
+        states(offer_at(sale, 1), range(1, 6))
+
+
+def test_a_real_limit_refuses_arrivals_and_loses_nobody(own_valkey: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+    """Customers enter until Valkey has no memory left. Those who were given a place keep it and are admitted."""
+    sale = with_room(rate=1000, coming=True)
+    before, given = offer_at(sale, -1), 0
+    with Redis.from_url(own_valkey.url) as client:
+        room.enter(before, 1)
+        used = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", used + 100_000)
+        with suppress(RoomFull):
+            for customer in range(2, 20_000):
+                room.enter(before, customer)
+                given = customer
+        for _ in range(3):
+            with pytest.raises(RoomFull):
+                room.enter(before, given + 1)
+        assert room.enter(before, 1).state == "draw"
+        assert 200 < given < 19_000
+        everybody = range(1, given + 1)
+        assert room.look(before, 1).entered == given
+        after = offer_at(sale, 60)
+        assert Counter(states(after, everybody)) == {"admitted": given}
+        assert client.info("memory")["used_memory"] > used + 100_000
+        client.config_set("maxmemory", 0)
+        assert room.enter(after, given + 1).place == given + 1
+    about = [record.getMessage() for record in caplog.records if room.ENTERING in record.getMessage()]
+    assert ["fails" in about[0], "works again" in about[1], len(about)] == [True, True, 2], "one line for all of them"
 
 
 def test_an_arrival_is_one_round_trip_and_reads_no_list_of_others(redis: Redis) -> None:

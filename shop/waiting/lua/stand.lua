@@ -10,8 +10,9 @@
 -- KEYS[3]  turns: hash of the end of each turn that has begun (ms), by customer.
 -- ARGV     1 customer, 2 score in the draw, 3 now (ms), 4 opens_at (ms), 5 when the keys expire (ms), 6 places to admit
 --          per second, 7 length of a turn (ms), 8 "1" to enter
--- Result   {place from 1, or 0 without one; thousandths of places admitted; places given; end of the turn (ms), or 0}.
---          Before the opening, the place is 1 for everyone in the room, because the order is not known yet.
+-- Result   {place from 1, or 0 without one; thousandths of places admitted; places given; end of the turn (ms), or 0;
+--          1 if this call has given the place}. Before the opening, the place is 1 for everyone in the room, because
+--          the order is not known yet.
 local places, gate, turns = KEYS[1], KEYS[2], KEYS[3]
 local customer, draw = ARGV[1], ARGV[2]
 local now, opens_at = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -29,11 +30,11 @@ end
 
 local rank = redis.call('ZRANK', places, customer)
 if now < opens_at then
-    if enters and not rank then
+    local new = enters and not rank
+    if new then
         write('ZADD', places, draw, customer)
-        rank = 0
     end
-    return {rank and 1 or 0, 0, redis.call('ZCARD', places), 0}
+    return {(rank or new) and 1 or 0, 0, redis.call('ZCARD', places), 0, new and 1 or 0}
 end
 
 local known = redis.call('HMGET', gate, 'opens_at', 'base', 'since', 'rate')
@@ -62,7 +63,8 @@ if enters and ends and ends <= now then
     redis.call('HDEL', turns, customer)
     rank, ends = false, nil
 end
-if enters and not rank then
+local new = enters and not rank
+if new then
     local given = redis.call('ZCARD', places)
     -- Keep unused admissions of one second only. Otherwise a crowd that comes to a quiet room would be admitted at
     -- once.
@@ -77,4 +79,4 @@ if rank and not ends and rank + 1 <= admitted() then
     ends = now + turn
     write('HSET', turns, customer, exact(ends))
 end
-return {rank and rank + 1 or 0, math.floor(admitted() * 1000), redis.call('ZCARD', places), ends or 0}
+return {rank and rank + 1 or 0, math.floor(admitted() * 1000), redis.call('ZCARD', places), ends or 0, new and 1 or 0}
