@@ -38,3 +38,7 @@ class MailNotSent(Exception):
 
 class NameTaken(Exception):
     """Somebody else has signed up with the same user name at the same moment."""
+
+
+class GuestExists(Exception):
+    """A guest was created on this browser before."""

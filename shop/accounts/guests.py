@@ -7,6 +7,7 @@ password and confirming an address. Their orders stay with them, because the use
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from datetime import timedelta
 
@@ -23,13 +24,15 @@ from django.db.models.functions import Now
 from django.http import HttpRequest
 
 from inventory.strategies import registry
-from shop.accounts.errors import NameTaken
+from shop.accounts.errors import GuestExists, NameTaken
 from shop.models import BrowserSession, Guest, Order
 
 GUESTS = Guest.objects.exclude(user__emailaddress__verified=True)
 """Guests without a confirmed address. After a guest has confirmed one, their row stays, but they are no guest."""
 IS_GUEST = Exists(GUESTS.filter(user=OuterRef("pk")))
 """Expression for a query of users: whether a user is a guest."""
+SAME_FORM = timedelta(minutes=1)
+"""Time within which another form of the same browser is a repeat of the first, such as a double click."""
 BATCH = 1000
 """Maximum number of guests that are deleted in one transaction."""
 
@@ -39,11 +42,28 @@ def guest_of(user: int) -> Guest | None:
     return GUESTS.filter(user=user).select_related("user").first()
 
 
-def new_guest(email: str) -> Guest:
-    """Create a guest and their user, also if an account has the address already."""
-    with transaction.atomic():
-        user = User.objects.create_user(f"guest-{secrets.token_hex(8)}")
-        return Guest.objects.create(user=user, email=email)
+def new_guest(email: str, *, browser: str = "") -> Guest:
+    """Create a guest and their user, also if an account has the address already.
+
+    The name of the user is made from the id of the browser, and is unique. So of two forms that a browser sends at the
+    same time, one creates the guest, and the other gets the same guest.
+
+    Args:
+        browser: random id of the browser; empty if it sends none.
+
+    Raises:
+        GuestExists: the browser has created a guest more than `SAME_FORM` ago.
+    """
+    name = f"guest-{hashlib.sha256((browser or secrets.token_hex()).encode()).hexdigest()[:16]}"
+    try:
+        with transaction.atomic():
+            user = User.objects.create_user(name)
+            return Guest.objects.create(user=user, email=email)
+    except IntegrityError as error:
+        just_made = GUESTS.filter(user__username=name, created_at__gt=Now() - SAME_FORM).select_related("user").first()
+        if just_made is None:
+            raise GuestExists from error
+        return just_made
 
 
 def make_account(request: HttpRequest, guest: Guest, *, username: str, email: str, password: str) -> None:

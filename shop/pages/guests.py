@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from functools import wraps
 from typing import cast
@@ -21,6 +22,7 @@ from django.utils.http import url_has_allowed_host_and_scheme, urlencode
 from django.utils.translation import gettext as _
 
 from shop.accounts import guests
+from shop.accounts.errors import GuestExists
 from shop.accounts.forms import GuestAccountForm, GuestForm
 from shop.models import Sale
 from shop.pages.account import account_page, too_many_requests
@@ -29,6 +31,10 @@ from shop.pages.sales import sale_or_404
 
 COOKIE = "guest"
 """Name of the cookie of a browser in which a guest was made. It gets no second guest, who would have a new limit."""
+
+BROWSER = "browser"
+"""Name of the cookie with the random id of a browser, which the page of the form sets. Forms that are sent at the same
+time bring it along, so they make one guest. With HTTPS, a prefix of the name keeps other hosts from setting it."""
 
 SaleView = Callable[[HttpRequest, Sale], HttpResponse]
 
@@ -72,21 +78,20 @@ def guest(request: HttpRequest, slug: str) -> HttpResponse:
         return redirect_to_login(back)
     form = GuestForm(request.POST or None)
     before = COOKIE in request.COOKIES
+    response: HttpResponse
     if request.method == "POST" and not before:
         if not ratelimit.consume(request, action="signup"):
             return too_many_requests(request)
         if form.is_valid():
-            login(request, guests.new_guest(form.cleaned_data["email"]).user)
-            response = redirect(back)
-            response.set_cookie(
-                COOKIE,
-                "1",
-                max_age=settings.SESSION_COOKIE_AGE,
-                secure=settings.SESSION_COOKIE_SECURE,
-                httponly=True,
-                samesite="Lax",
-            )
-            return response
+            browser = request.COOKIES.get(_browser_cookie(), "")
+            try:
+                login(request, guests.new_guest(form.cleaned_data["email"], browser=browser).user)
+            except GuestExists:
+                before = True
+            else:
+                response = redirect(back)
+                _set_cookie(response, COOKIE, "1")
+                return response
     context = {
         "sale": sale,
         "form": form,
@@ -95,7 +100,26 @@ def guest(request: HttpRequest, slug: str) -> HttpResponse:
         "redirect_field_value": back,
         "next": urlencode({REDIRECT_FIELD_NAME: back}),
     }
-    return render(request, "shop/pages/guest.html", context, status=409 if before and request.method == "POST" else 200)
+    status = 409 if before and request.method == "POST" else 200
+    response = render(request, "shop/pages/guest.html", context, status=status)
+    if _browser_cookie() not in request.COOKIES:
+        _set_cookie(response, _browser_cookie(), secrets.token_hex())
+    return response
+
+
+def _browser_cookie() -> str:
+    return f"__Host-{BROWSER}" if settings.SESSION_COOKIE_SECURE else BROWSER
+
+
+def _set_cookie(response: HttpResponse, name: str, value: str) -> None:
+    response.set_cookie(
+        name,
+        value,
+        max_age=settings.SESSION_COOKIE_AGE,
+        secure=settings.SESSION_COOKIE_SECURE,
+        httponly=True,
+        samesite="Lax",
+    )
 
 
 @account_page

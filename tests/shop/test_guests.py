@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import partial
 from smtplib import SMTPException
 from typing import Any
 from urllib.parse import quote
@@ -29,7 +30,7 @@ from shop.pages import guests as guest_pages
 from shop.preflight import sale_checks
 from shop.runtime.tasks import forget_old_sessions
 from shop.sales import offers
-from tests.factories import OnSale, interleaved, new_customer, on_sale
+from tests.factories import OnSale, at_once, interleaved, new_customer, on_sale
 from tests.shop.conftest import Gone, assert_conserved, assert_problem, buy, on_hand, order_body
 from tests.shop.test_account_pages import CHINESE, LOG_IN, PASSWORD, foreign_words, link, log_in, new_user, visible
 from tests.shop.waiting_support import with_room
@@ -312,6 +313,54 @@ def test_without_the_cookie_a_browser_makes_more(slug: str, monkeypatch: pytest.
     monkeypatch.setattr(guest_pages, "COOKIE", "another")
     become_guest(slug, client)
     assert Guest.objects.count() == 2
+
+
+def same_browser(slug: str, *, cookie: str = "browser") -> tuple[Client, Client]:
+    """Return two windows of a browser that has opened the page of the form and has sent no form yet."""
+    first, second = browser(), browser()
+    first.get(f"/sales/{slug}/guest/")
+    second.cookies[cookie] = first.cookies["browser"].value
+    return first, second
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["", "control"])
+def test_forms_that_a_browser_sends_at_the_same_time_make_one_guest(slug: str, known: bool) -> None:
+    """With the negative control: without the id of the browser, they make two."""
+    first, second = same_browser(slug, cookie="browser" if known else "another")
+    at_once(partial(become_guest, slug, first), partial(become_guest, slug, second, "second@example.com"))
+    answers = [client.answer.status_code for client in (first, second)]  # type: ignore[attr-defined]
+    assert (answers, Guest.objects.count()) == ([302, 302], 1 if known else 2)
+    assert (token_of(first)["customer"] == token_of(second)["customer"]) is known
+    assert token_of(second)["guest"] is True
+
+
+def test_a_form_that_is_overtaken_by_another_one_gets_its_guest(slug: str) -> None:
+    first, second = same_browser(slug)
+    with interleaved(lambda: become_guest(slug, second, "second@example.com"), before='INSERT INTO "auth_user"'):
+        become_guest(slug, first)
+    assert Guest.objects.get().email == "second@example.com"
+    assert token_of(first)["customer"] == token_of(second)["customer"] == Guest.objects.get().pk
+
+
+def test_the_id_of_a_browser_opens_no_guest_later(slug: str) -> None:
+    first, second = same_browser(slug)
+    become_guest(slug, first)
+    Guest.objects.update(created_at=Now() - guests.SAME_FORM)
+    answer = become_guest(slug, second).answer  # type: ignore[attr-defined]
+    assert (answer.status_code, "bought as a guest on this browser before" in text(answer)) == (409, True)
+    assert (Guest.objects.count(), token_of(second)["guest"]) == (1, False)
+
+
+def test_the_id_of_a_browser_is_not_told_and_with_https_set_by_this_host_alone(slug: str, settings: Any) -> None:
+    first, _second = same_browser(slug)
+    assert first.cookies["browser"]["httponly"] is True
+    become_guest(slug, first)
+    assert first.cookies["browser"].value[:16] not in Guest.objects.get().user.username
+    settings.SESSION_COOKIE_SECURE = True
+    secure = browser()
+    secure.get(f"/sales/{slug}/guest/", secure=True)
+    cookie = secure.cookies["__Host-browser"]
+    assert (cookie["secure"], cookie["path"], cookie["domain"]) == (True, "/", "")
 
 
 @pytest.mark.parametrize("limited", [True, False], ids=["", "control"])
