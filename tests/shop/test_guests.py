@@ -225,6 +225,20 @@ def test_a_guest_takes_no_place_in_the_room_of_another_sale(slug: str, redis: Re
     assert redis.zcard(f"{{waiting:{room.sale}}}:places") == int(allowed)
 
 
+def test_the_ticket_of_a_guest_buys_on_no_other_browser(redis: Redis) -> None:
+    """With the negative control: on the browser of the guest, it does."""
+    room = with_room()
+    slug = allow(room)
+    first, second = become_guest(slug), become_guest(slug)
+    for client in (first, second):
+        client.post(f"/waiting/{slug}/")
+    tickets = [form_of(client, slug) for client in (first, second)]
+    copied = second.post(f"/sales/{slug}/buy/", {**tickets[1], "ticket": tickets[0]["ticket"]})
+    assert (copied.status_code, Order.objects.count()) == (403, 0)
+    assert second.post(f"/sales/{slug}/buy/", tickets[1]).status_code == 302
+    assert first.post(f"/sales/{slug}/buy/", tickets[0]).status_code == 302
+
+
 def test_without_guest_checkout_a_visitor_is_asked_to_log_in() -> None:
     slug = allow(on_sale({"a": 9}), guests=False)
     for path in (f"/sales/{slug}/buy/", f"/waiting/{slug}/"):
