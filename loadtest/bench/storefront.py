@@ -1,9 +1,9 @@
 """`python -m loadtest.bench storefront`: what a crowd that watches a sale costs the shop, and what the page weighs.
 
 A whole shop runs behind nginx with the configuration of docker-compose.yml. Clients request the document that each open
-page polls, and the page itself, at fixed rates and as fast as the generator can. nginx's log tells which requests reach
-the shop. A control runs without nginx's cache. Then orders are placed while clients watch, and the page is weighed and
-shown by Chromium.
+page polls, and the page itself, as fast as the generator can, and at 1 % and 10 % of that. nginx's log tells which
+requests reach the shop. A control runs without nginx's cache. Then orders are placed while clients watch, and the page
+is weighed and shown by Chromium.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,10 @@ DESCRIPTION = (
     "request says more than its latency. The exit status is 1 if a figure misses its goal."
 )
 WATCHERS = 100_000
+SHARES = (0.01, 0.1)
+"""Shares of the highest rate at which clients request a document, too: what reaches the shop must not follow them."""
+BESIDE_ORDERS = 1000
+"""Requests per second of watchers while orders are measured, unless other rates are given."""
 MOST_TO_SHOP = 2.0
 """Goal: maximum number of requests per second that reach the shop for a sale, however many people watch it."""
 MOST_BYTES = 60_000
@@ -55,8 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rates",
         type=positive,
         nargs="+",
-        default=[100, 1000],
-        help="requests per second to measure, besides the highest that the generator reaches (default: 100 1000)",
+        default=[],
+        help="requests per second to measure, besides the highest that the generator reaches (default: 1 and 10 %% of "
+        "the highest)",
     )
     parser.add_argument("--seconds", type=seconds, default=3.0, help="of each measurement (default: 3)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
@@ -85,7 +90,8 @@ def measure(shop: LocalShop, rates: list[int], *, progress: Callable[[str], obje
     """Run all measurements, and return the report.
 
     Args:
-        rates: requests per second of watchers. The highest possible rate is measured in addition.
+        rates: requests per second of watchers; none for `SHARES` of the highest possible rate. That one is measured
+            in addition.
         progress: called with a description of the current measurement.
         seconds: of each measurement; orders take twice as long.
     """
@@ -106,13 +112,17 @@ def measure(shop: LocalShop, rates: list[int], *, progress: Callable[[str], obje
         with temporary_proxy(shop, cached=cached) as proxy:
             watching[name] = {}
             for document, path in (("now", sale.now), ("page", sale.page)):
-                rows = watching[name][document] = []
-                for rate in [*rates, None]:
-                    progress(f"{name.replace('_', ' ')}: {path} at {rate or 'the highest'} requests a second")
-                    rows.append(measure_watching(shop, proxy, path=path, rate=rate, seconds=seconds))
+
+                def watch(rate: int | None, proxy: LocalProxy = proxy, path: str = path) -> dict[str, Any]:
+                    progress(f"{path} at {rate or 'the highest'} requests a second")
+                    return measure_watching(shop, proxy, path=path, rate=rate, seconds=seconds)
+
+                highest = watch(None)
+                lower = rates or [max(1, round(share * highest["per_s"])) for share in SHARES]
+                watching[name][document] = [*map(watch, lower), highest]
             if cached:
                 order("without watchers", proxy, None)
-            order(f"with watchers, {name.replace('_', ' ')}", proxy, max(rates))
+            order(f"with watchers, {name.replace('_', ' ')}", proxy, max(rates, default=BESIDE_ORDERS))
     with temporary_proxy(shop, cached=True) as proxy:
         progress("The weight of the page, and its first paint")
         page = look_at_page(proxy, sale)
@@ -160,9 +170,11 @@ def show(report: Mapping[str, Any]) -> None:
                 table.add_row("on" if name == "cached" else "off", rate, *cells, *costs, *latencies)
         console.print(table, "")
     console.print(
+        f"{compared(report['watching']['cached']['now'])}\n\n"
         f"By arithmetic, {watchers['watchers']:,} people who watch a sale poll {watchers['polls_per_s']:,.0f} times a "
-        f"second, because each page polls every {watchers['interval_s']:g} s. This rate was not measured. nginx ms and "
-        "shop ms: CPU time of one request; that of the shop includes its other work meanwhile.\n"
+        f"second, because each page polls every {watchers['interval_s']:g} s. This rate was not measured. That no more "
+        "requests reach the shop then is a conclusion from the rates above. nginx ms and shop ms: CPU time of one "
+        "request; that of the shop includes its other work meanwhile.\n"
     )
     title = f"{ORDERS_PER_S} orders a second through nginx, as the page sends them"
     table = new_table(title, "", "polls/s", "orders", "others", "p50 ms", "p99 ms")
@@ -173,6 +185,16 @@ def show(report: Mapping[str, Any]) -> None:
     show_page(console, report)
     for goal, met in goals(report).items():
         console.print(f"{'met' if met else 'MISSED'}: {goal}")
+
+
+def compared(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence that compares the lowest rate of polls with the highest one."""
+    few, many = rows[0], rows[-1]
+    return (
+        f"With {many['per_s'] / few['per_s']:,.0f} times as many polls, from {few['per_s']:,.0f} to "
+        f"{many['per_s']:,.0f} a second, {many['reached_shop_per_s']:.1f} instead of {few['reached_shop_per_s']:.1f} "
+        "requests a second reach the shop."
+    )
 
 
 def show_page(console: Console, report: Mapping[str, Any]) -> None:

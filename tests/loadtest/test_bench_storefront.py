@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -141,6 +142,32 @@ def test_the_goals_are_missed_by_what_misses_them() -> None:
         {"conserved": False},
     ):
         assert list(storefront.goals({**report, **worse}).values()).count(False) == 1
+
+
+def test_the_lowest_and_the_highest_rate_are_compared() -> None:
+    few, middle, many = (
+        {"per_s": per_s, "reached_shop_per_s": reached} for per_s, reached in ((40, 0.6), (400, 9.0), (4000, 0.7))
+    )
+    assert storefront.compared([few, middle, many]) == (
+        "With 100 times as many polls, from 40 to 4,000 a second, 0.7 instead of 0.6 requests a second reach the shop."
+    )
+
+
+def test_without_rates_one_and_ten_percent_of_the_highest_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+
+    def measure(shop: Any, proxy: Any, *, path: str, rate: int | None, seconds: float) -> dict[str, Any]:
+        asked.append(rate)
+        return {"per_s": 3000.0}
+
+    for name in ("put_on_sale", "temporary_proxy", "log_in", "is_conserved", "look_at_page", "measure_orders"):
+        monkeypatch.setattr(storefront, name, MagicMock())
+    monkeypatch.setattr(storefront, "look_at_page", lambda *_: {})
+    monkeypatch.setattr(storefront, "measure_watching", measure)
+    storefront.measure(None, [], progress=lambda _: None, seconds=1)  # type: ignore[arg-type]
+    assert asked == [None, *[None, 30, 300] * 4]
+    orders = [call.kwargs["watchers"] for call in storefront.measure_orders.mock_calls if "watchers" in call.kwargs]  # type: ignore[attr-defined]
+    assert orders == [None, None, 1000, 1000]
 
 
 @pytest.mark.slow
