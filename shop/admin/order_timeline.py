@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django.contrib.admin.models import LogEntry
+from django.contrib.admin.models import ADDITION, LogEntry
 from django.contrib.contenttypes.models import ContentType
 
+from shop.admin.recording import RECORDED
 from shop.models import Ending, Order, Payment, Refund
 from shop.orders.payments import BY_CUSTOMER
 
@@ -42,11 +43,12 @@ def timeline(order: Order, *, payments_too: bool) -> list[Event]:
     by_hand = list(_by_hand(order))
     if ending is not None:
         by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # `ending` has this event.
-    events = [
-        *_placed(order),
-        *(event for payment in payments if payments_too for event in _of_payment(order, payment)),
-        *by_hand,
-    ]
+    of_payments: list[Event] = []
+    if payments_too:
+        recorded = _recorded_by_hand(order)
+        of_payments = [event for payment in payments for event in _of_payment(order, payment, recorded)]
+        by_hand = [event for event in by_hand if event.what != RECORDED]  # The payment has this event.
+    events = [*_placed(order), *of_payments, *by_hand]
     if ending is not None or not any(event.what.startswith("Cancelled") for event in by_hand):
         events += _ended(order, ending)
     return sorted(events, key=lambda event: event.at or datetime.max.replace(tzinfo=UTC))
@@ -77,13 +79,23 @@ def _ended(order: Order, ending: Ending | None) -> Iterator[Event]:
             yield Event("Rejected", at, "worker", order.reason)
 
 
-def _of_payment(order: Order, payment: Payment) -> Iterator[Event]:
-    by = str(order.customer) if payment.reference.startswith(BY_CUSTOMER) else PROVIDER
+def _of_payment(order: Order, payment: Payment, recorded: Mapping[str, LogEntry]) -> Iterator[Event]:
+    by, why = str(order.customer) if payment.reference.startswith(BY_CUSTOMER) else PROVIDER, payment.note
+    if (entry := recorded.get(str(payment.pk))) is not None:
+        by, why = str(entry.user), f"{payment.note} {entry.change_message}".strip()
     amount = f"{payment.amount:.2f} {payment.currency}, reference {payment.reference}"
     paid = payment.outcome == Payment.Outcome.PAID
-    yield Event(f"Paid {amount}" if paid else f"A payment to refund: {amount}", payment.received_at, by, payment.note)
+    yield Event(f"Paid {amount}" if paid else f"A payment to refund: {amount}", payment.received_at, by, why)
     for refund in payment.refunds.all():
         yield from _of_refund(refund, f"{refund.amount:.2f} {payment.currency}")
+
+
+def _recorded_by_hand(order: Order) -> dict[str, LogEntry]:
+    """Return who has recorded payments of the order by hand and how they were paid, by the id of the payment."""
+    keys = [str(payment.pk) for payment in order.payments.all()]
+    kind = ContentType.objects.get_for_model(Payment)
+    entries = LogEntry.objects.filter(content_type=kind, object_id__in=keys, action_flag=ADDITION)
+    return {str(entry.object_id): entry for entry in entries.select_related("user")}
 
 
 def _of_refund(refund: Refund, amount: str) -> Iterator[Event]:

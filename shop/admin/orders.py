@@ -1,4 +1,4 @@
-"""The admin pages of orders: list, details, cancel, refund and export."""
+"""The admin pages of orders: list, details, cancel, refund and export. See `recording` for payments."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from shop.admin.bulk import BatchResult, Failed, one_by_one, run_in_batches
 from shop.admin.confirming import confirmed_one
 from shop.admin.order_export import rows
 from shop.admin.order_timeline import timeline
-from shop.admin.read_only import ReadOnlyAdmin, to_the_second
+from shop.admin.read_only import to_the_second
+from shop.admin.recording import RecordingAdmin
 from shop.admin.refunds import link_to_refunds
 from shop.models import Order, OrderItem, Payment, Refund
 from shop.orders import payments
@@ -145,7 +146,7 @@ def cancel_batch(orders: Sequence[Order], ends: float, *, by: int) -> BatchResul
 
 
 @admin.register(Order)
-class OrderAdmin(ReadOnlyAdmin):
+class OrderAdmin(RecordingAdmin):
     none_yet = "No orders yet. They appear here when customers order in an open sale."
     list_display = ("id", "customer", "sale", "ordered", "total_label", "state_label", "refund", "placed")
     list_filter = ("state", OrderRefundFilter, "sale")
@@ -157,7 +158,7 @@ class OrderAdmin(ReadOnlyAdmin):
     fields = ("id", "state_label", "customer", "sale", "total_label", "refunds", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)
     actions = ("cancel", "refund_orders")
-    actions_detail = ("cancel_one", "refund_items")
+    actions_detail = ("record_payment", "cancel_one", "refund_items")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Order]:
         return super().get_queryset(request).annotate(refund_due=REFUND_DUE).prefetch_related("items")
