@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +23,7 @@ from django.utils import timezone
 from playwright.sync_api import Page, expect, sync_playwright
 from redis import Redis
 
+from inventory.audit import Figures
 from inventory.counters.whole import counter_key
 from inventory.models import StockItem
 from locking.registry import HeldLock
@@ -27,17 +31,22 @@ from shop import conservation, heartbeat, reconciliations
 from shop.models import Order, Sale
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
+from shop.overview import alerts as alerting
 from shop.overview import document, health, rooms, selling
-from shop.overview.alerts import Alert, alerts
+from shop.overview.alerts import FAILED, LONG_HOLD, OLD_QUEUE, Alert, alerts
+from shop.overview.health import Health
 from shop.overview.remembered import Remembered
 from shop.overview.requests import Requests
 from shop.reconcile import reconcile_and_audit
+from shop.reconciliations import Reconciliation
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
 from tests.browser import launch, needs_chromium
+from tests.docs.pages import PAGES
 from tests.factories import elsewhere, new_customer, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
 from tests.shop.test_admin import text
+from tests.shop.test_preflight import anchors
 from tests.shop.waiting_support import enter_all, offer_at, states, with_room
 from tests.waiting import PATIENCE
 
@@ -132,6 +141,87 @@ def test_without_a_sale_or_an_unpaid_order_nobody_has_to_start_celery() -> None:
     assert asking() == []
     on_sale({"a": 3}, opens=timedelta(hours=2), closes=timedelta(hours=3))
     assert asking() == []
+
+
+PAGE = PAGES["docs/operations.md"]
+LOCK = HeldLock("stock:a", "host 1 thread", 1, LONG_HOLD + 1, 3.0, 1)
+BROKEN = Figures("a", 3, 3, 1, 0)
+RECONCILED = Reconciliation(5.0, (), 1, 2)
+
+
+def reported(code: str) -> dict[int, str]:
+    """Return the section of each alert that the code reports, by its line."""
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    return {
+        call.lineno: ast.literal_eval(call.args[1])
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "Alert"
+    }
+
+
+def without_a_section(page: str) -> set[str]:
+    """Return the sections that alerts name and the page does not have."""
+    return set(reported(inspect.getsource(alerting)).values()) - anchors(page)
+
+
+def test_every_alert_names_a_section_of_the_manual() -> None:
+    assert without_a_section(PAGE) == set()
+    assert len(set(reported(inspect.getsource(alerting)).values())) >= 8
+
+
+def test_a_section_that_is_missing_is_found() -> None:
+    """Negative control."""
+    assert without_a_section(PAGE.replace("### The queue grows", "### The queue")) == {"the-queue-grows"}
+
+
+QUIET = Health(expiring=0, late=0, needed=True, postgres_ms=1.0, workers=1, beats=1)
+RED: dict[str, dict[str, Any]] = {
+    "The stock of a is broken.": {"broken": [BROKEN]},
+    "has found a broken.": {"reconciled": [replace(RECONCILED, broken=("a",))]},
+    "The last two reconciliations": {"reconciled": [RECONCILED, RECONCILED]},
+    "Redis does not answer:": {"redis_error": "Connection refused."},
+    "No worker is alive:": {"workers": 0},
+    "orders are queued, the oldest": {"queue": 5, "queue_age": OLD_QUEUE + 1},
+    "Beat is not alive:": {"beats": 0},
+    "unpaid orders should have expired": {"late": 2},
+    "Queued orders could not be saved": {"dead_letters": 1},
+    "ended with an error of the server": {"requests": Requests({}, FAILED + 0.01, None, None)},
+    "“Soon” opens soon": {"unloaded": ["Soon"]},
+    "has been paused since": {"paused_at": timezone.now()},
+    "is open, and its stock is not loaded": {"preheated_at": None},
+    "Lock stock:a has been held": {"locks": [LOCK]},
+}
+"""What makes each alert red, by a part of its text."""
+
+
+def red(**wrong: Any) -> list[Alert]:
+    """Return the alerts of a quiet shop with an open sale, in which this is wrong."""
+    of_sale = {name: wrong.pop(name) for name in ("paused_at", "preheated_at") if name in wrong}
+    now = timezone.now()
+    sale = Sale(name="Now", opens_at=now, closes_at=now, **{"preheated_at": now, **of_sale})
+    figures = selling.SaleFigures(sale, now, 0, 1, [0, 0], [0])
+    broken, requests = wrong.pop("broken", []), wrong.pop("requests", None)
+    return alerts([figures], replace(QUIET, **wrong), broken, requests)
+
+
+@pytest.mark.parametrize("said", RED)
+def test_each_alert_is_red_alone(said: str) -> None:
+    assert red() == []
+    (alert,) = red(**RED[said])
+    assert said in alert.text
+
+
+def test_the_table_reaches_every_alert(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: set[int] = set()
+
+    def counted(*args: Any) -> Alert:
+        reached.add(sys._getframe(1).f_lineno)
+        return Alert(*args)
+
+    monkeypatch.setattr(alerting, "Alert", counted)
+    for wrong in RED.values():
+        red(**wrong)
+    assert reached == reported(inspect.getsource(alerting)).keys()
 
 
 def silence(kind: str) -> Callable[[Any], None]:
