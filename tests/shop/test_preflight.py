@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -16,8 +19,10 @@ import pytest
 from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
-from django.test import Client
+from django.db.models import QuerySet
+from django.test import Client, override_settings
 from redis import Redis
 
 from inventory.models import StockItem
@@ -30,6 +35,7 @@ from shop.sales import lifecycle
 from tests.docs.pages import PAGES
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import Gone
+from tests.shop.test_admin import text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -174,23 +180,28 @@ def test_a_sale_that_is_ready_is_green() -> None:
     assert set(levels(offer).values()) == set(levels(coming).values()) == {"ok"}
 
 
-@pytest.mark.parametrize(
-    ("check", "change"),
-    [
-        ("Window", lambda sale: lifecycle.close(sale)),
-        ("Window", lambda sale: lifecycle.pause(sale)),
-        ("Stock", lambda sale: StockItem.objects.update(on_hand=0)),
-        ("Stock", lambda sale: SaleItem.objects.all().delete()),
-        ("Stock is loaded", lambda sale: Sale.objects.update(preheated_at=None)),
-        ("Stock is loaded", lambda sale: on_sale({"a": 0}, preheat=False)),
-        ("Strategy", lambda sale: Sale.objects.update(strategy="unknown")),
-        ("Audit", lambda sale: StockItem.objects.update(on_hand=0)),
-    ],
-)
-def test_a_sale_that_will_not_work_is_red(check: str, change: Callable[[int], None]) -> None:
+RED_SALES: list[tuple[str, Callable[[OnSale], object]]] = [
+    ("Window", lambda offer: lifecycle.close(offer.sale)),
+    ("Window", lambda offer: lifecycle.pause(offer.sale)),
+    ("Stock", lambda offer: stock_of(offer).update(on_hand=0)),
+    ("Stock", lambda offer: SaleItem.objects.filter(sale=offer.sale).delete()),
+    ("Stock is loaded", lambda offer: Sale.objects.filter(pk=offer.sale).update(preheated_at=None)),
+    ("Stock is loaded", lambda offer: on_sale(dict.fromkeys(offer.products, 0), preheat=False)),
+    ("Strategy", lambda offer: Sale.objects.filter(pk=offer.sale).update(strategy="unknown")),
+    ("Audit", lambda offer: stock_of(offer).update(on_hand=0)),
+]
+"""A check, and a change that makes it red."""
+
+
+def stock_of(offer: OnSale) -> QuerySet[StockItem]:
+    return StockItem.objects.filter(sku__in=offer.products)
+
+
+@pytest.mark.parametrize(("check", "change"), RED_SALES)
+def test_a_sale_that_will_not_work_is_red(check: str, change: Callable[[OnSale], object]) -> None:
     offer = on_sale({"a": 1})
     assert levels(offer)[check] == "ok"
-    change(offer.sale)
+    change(offer)
     assert levels(offer)[check] == "red"
 
 
@@ -199,6 +210,101 @@ def test_a_server_that_does_not_answer_is_red(redis_gone: Gone, postgres_gone: G
         assert "Redis does not answer" in {each.text[:21] for each in run.of_shop()}
     with postgres_gone():
         assert "Postgres does not answer" in {each.text[:24] for each in run.of_shop()}
+
+
+MODULES = (settings_checks, server_checks, sale_checks, run)
+
+
+def lines_that_may_be_red() -> set[tuple[str, int]]:
+    """Return file name and line of each finding in the code whose level is red or computed."""
+    found = set()
+    for module in MODULES:
+        calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
+        for call in calls:
+            if isinstance(call.func, ast.Name) and call.func.id == "Finding":
+                level = call.args[1]
+                if not isinstance(level, ast.Constant) or level.value == "red":
+                    found.add((module.__name__, call.lineno))
+    return found
+
+
+@pytest.fixture
+def red(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], Finding]:
+    """The red findings of this test, by the file name and line that report them."""
+    found: dict[tuple[str, int], Finding] = {}
+
+    def recording(*args: Any) -> Finding:
+        frame, made = sys._getframe(1), Finding(*args)
+        if made.level == "red":
+            found[frame.f_globals["__name__"], frame.f_lineno] = made
+        return made
+
+    for module in MODULES:
+        monkeypatch.setattr(module, "Finding", recording)
+    return found
+
+
+def make_the_shop_red(
+    session: Callable[[str], None], config: Callable[[str, str], None], redis: Redis, redis_gone: Gone
+) -> None:
+    """Run the preflight of the shop once for each reason why it may be red."""
+    for changed in (
+        {"DEBUG": True, "HTTPS": False, "ALLOWED_HOSTS": ["*"], "PAYMENT_SECRET": "short", "WEB_PROCESSES": 1000},
+        {"ALLOWED_HOSTS": ["localhost"], "PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False},
+    ):
+        with override_settings(**{**GREEN, **changed}):
+            run.of_shop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=100, free=1))
+        patch.setattr(server_checks, "time", SimpleNamespace(time=lambda: time.time() + 60))
+        patch.setattr(MigrationExecutor, "migration_plan", lambda self, targets: ["one is missing"])
+        run.of_shop()
+    for change in ("synchronous_commit = off", "default_transaction_read_only = on"):
+        session(f"SET {change}")
+        run.of_shop()
+        session("RESET ALL")
+    offer = on_sale({"queued": 1}, strategy="lua-queue", preheat=False)
+    used: int = redis.info("memory")["used_memory"]  # type: ignore[index]
+    config("maxmemory-policy", "allkeys-lru")
+    config("maxmemory", str(int(used * 1.1)))
+    run.of_shop()
+    run.of_sale(Sale.objects.get(pk=offer.sale))
+    config("maxmemory", "0")
+    config("maxmemory-policy", "noeviction")
+    with redis_gone():
+        run.of_shop()
+
+
+def make_a_sale_red() -> None:
+    """Run the preflight of a new sale once for each reason why it may be red."""
+    for number, (_, change) in enumerate(RED_SALES):
+        offer = on_sale({f"sku-{number}": 1})
+        change(offer)
+        run.of_sale(Sale.objects.get(pk=offer.sale))
+
+
+def test_each_red_line_is_reached_and_shown(
+    red: dict[tuple[str, int], Finding],
+    session: Callable[[str], None],
+    config: Callable[[str, str], None],
+    redis: Redis,
+    redis_gone: Gone,
+    postgres_gone: Gone,
+    staff: Callable[..., Client],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_the_shop_red(session, config, redis, redis_gone)
+    make_a_sale_red()
+    with postgres_gone():
+        run.of_shop()
+    assert red.keys() == lines_that_may_be_red()
+    monkeypatch.setattr(run, "of_shop", lambda: list(red.values()))
+    offer = on_sale({"shown": 1})
+    page = staff("view_sale").get(f"/admin/shop/sale/{offer.sale}/preflight/").text
+    shown = [text(entry) for entry in re.findall(r"<li[^>]*>(.*?)</li>", page, re.DOTALL)]
+    for each in red.values():
+        line = f"red {each.check} {' '.join(each.text.split())} {each.link}"
+        assert shown.count(line) == 1, line
 
 
 def anchors(page: str) -> set[str]:
