@@ -55,5 +55,5 @@ class ExtendingAdmin(CheckedAdmin):
                 self.message_user(request, f"{sale} is open until {closes}.", messages.SUCCESS)
             return redirect("admin:shop_sale_change", sale.pk)
         title = f"Extend “{sale}”, which closes at {to_the_second(sale.closes_at)}"
-        context = {**self.admin_site.each_context(request), "title": title, "form": form}
+        context = {**self.admin_site.each_context(request), "title": title, "form": form, "sale": sale}
         return render(request, "shop/extend.html", context)

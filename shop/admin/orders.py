@@ -46,6 +46,8 @@ STATE_COLOURS = {
     "rejected": "danger",
     "refunded": "warning",
 }
+BUTTONS = {"cancel_one": Order.State.PENDING, "refund_items": Order.State.PAID}
+"""The state of an order in which its page shows the button."""
 REFUND_DUE = Exists(payments.refunds_due(Payment.objects.filter(order=OuterRef("pk"))))
 
 
@@ -179,6 +181,11 @@ class OrderAdmin(RecordingAdmin):
         headers = {"Content-Disposition": 'attachment; filename="orders.csv"'}
         return StreamingHttpResponse(rows(found), content_type="text/csv; charset=utf-8", headers=headers)
 
+    def get_inlines(self, request: HttpRequest, obj: Order | None) -> list[type[TabularInline]]:
+        """Return the tables below the order, without an empty table of payments."""
+        unpaid = obj is None or not obj.payments.exists()
+        return [inline for inline in self.inlines if not (unpaid and inline is PaymentInline)]
+
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if (order := kwargs.get("obj")) is not None:
             may_see_payments = admin.site.get_model_admin(Payment).has_view_permission(request)
@@ -200,12 +207,11 @@ class OrderAdmin(RecordingAdmin):
         return confirmed_one(self, request, object_id, self.cancel, verb="Cancel the order", text=text)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
-        """Return the buttons of an order's page, with “Cancel” only while the order is pending."""
-        offered = super().get_actions_detail(request, object_id)
+        """Return the buttons of an order's page that fit its state."""
         order = self.get_object(request, str(object_id))
-        if order is not None and order.state == Order.State.PENDING:
-            return offered
-        return [each for each in offered if "cancel_one" not in each.action_name]
+        hidden = {name for name, state in BUTTONS.items() if order is None or order.state != state}
+        names = {f"{self.opts.app_label}_{self.opts.model_name}_{name}" for name in hidden}
+        return [each for each in super().get_actions_detail(request, object_id) if each.action_name not in names]
 
     def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm("shop.change_order")
@@ -225,7 +231,7 @@ class OrderAdmin(RecordingAdmin):
 
         run_in_batches(self, request, queryset, one_by_one(refund), done="refunded")
 
-    @unfold_action(description="Refund items", url_path="refund-items", permissions=["refund"])
+    @unfold_action(description="Refund items", url_path="refund-items", permissions=["refund"], icon="undo")
     def refund_items(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Show the form for returned units, or record the units if the form was sent."""
         order = self.get_object(request, object_id)
@@ -235,7 +241,8 @@ class OrderAdmin(RecordingAdmin):
         if form.is_valid():
             self.return_units(request, order, form)
             return redirect("admin:shop_order_change", object_id)
-        context = {**self.admin_site.each_context(request), "title": f"Refund items of {order}", "form": form}
+        title = f"Refund items of {order}"
+        context = {**self.admin_site.each_context(request), "title": title, "form": form, "order": order}
         return render(request, "shop/refund_items.html", context)
 
     def return_units(self, request: HttpRequest, order: Order, form: RefundItemsForm) -> None:
@@ -253,11 +260,13 @@ class OrderAdmin(RecordingAdmin):
 
     @display(description="Total")
     def total_label(self, order: Order) -> str:
-        return f"{order.total:.2f} {order.currency}"
+        return f"{order.total:.2f}\N{NO-BREAK SPACE}{order.currency}"
 
     @display(description="Ordered")
     def ordered(self, order: Order) -> str:
-        return ", ".join(f"{item.quantity} × {item.name}" for item in order.items.all())
+        return ", ".join(
+            f"{item.quantity}\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}{item.name}" for item in order.items.all()
+        )
 
     @display(description="State", ordering="state", label=STATE_COLOURS)
     def state_label(self, order: Order) -> str:

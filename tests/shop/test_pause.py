@@ -246,7 +246,8 @@ def test_an_operator_pauses_and_resumes_with_a_reason(staff: Callable[..., Clien
     for verb, done, other in (("pause", "Paused.", "resume"), ("resume", "Resumed.", "pause")):
         page = operator.get(f"{link}change/").text
         assert (f"{link}{verb}" in page, f"{link}{other}" in page) == (True, False)
-        assert "Reason" in operator.get(f"{link}{verb}/").text
+        asked = operator.get(f"{link}{verb}/").text
+        assert ("Reason" in asked, 'href="../change/"' in asked) == (True, True)
         assert "This field is required" in operator.post(f"{link}{verb}/", {"why": " "}).text
         assert paused(offer) is (verb == "resume"), "nothing without a reason"
         assert operator.post(f"{link}{verb}/", {"why": "Wrong price."}).status_code == 302
@@ -318,6 +319,7 @@ def test_the_actions_of_the_list_ask_for_the_reason(staff: Callable[..., Client]
     form = {"action": "pause", "_selected_action": [offer.sale, other.sale], "index": "0", "select_across": "0"}
     page = operator.post("/admin/shop/sale/", form)
     assert f'name="_selected_action" value="{other.sale}"' in page.text
+    assert 'href="."' in page.text, "it leads back to the list"
     assert not paused(offer)
     answer = operator.post("/admin/shop/sale/", {**form, "why": "Wrong price."}, follow=True)
     assert "2 sales are paused." in answer.text

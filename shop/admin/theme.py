@@ -1,0 +1,26 @@
+"""What all pages of the admin have in addition to the theme: styles, a script, and names that the sidebar has, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import apps
+from django.contrib import admin
+from django.http import HttpRequest
+from django.templatetags.static import static
+
+
+def more_context(context: dict[str, Any], request: HttpRequest) -> dict[str, Any]:
+    """Add the styles and the script to the context of a page."""
+    return {
+        **context,
+        "styles": [*context.get("styles", ()), static("shop/admin.css")],
+        "scripts": [*context.get("scripts", ()), static("shop/admin.js")],
+    }
+
+
+# unfold calls this function at the end of `each_context`. `UNFOLD` in the settings could name both files, too, but a
+# changed setting would make the measured figures of all strategies out of date.
+admin.site.extra_context = more_context  # type: ignore[attr-defined]
+# The heading of its pages is then that of the sidebar, and leaves room for the name of the page on a phone.
+apps.get_app_config("auth").verbose_name = "People"
