@@ -148,7 +148,7 @@ class QueuePlace:
         A place that did not become the first leaves the queue.
         """
         with _mutex():
-            # Look up and append in one step: a signal handler that leaves the queue in between would remove it.
+            # Look up and append in one step: in between, a signal handler could delete the queue by leaving it.
             _queues[self._name].append(self)
             first = _queues[self._name][0] is self
         if not first and (left := deadline - time.monotonic()) > 0:

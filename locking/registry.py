@@ -191,7 +191,7 @@ def _look(client: Redis, names: list[str]) -> Iterator[HeldLock]:
             fence=int(fence) if fence else None,
             age=max(0.0, (now - int(fence)) / 1_000_000) if fence else None,
             ttl=None if ttl < 0 else ttl / 1000,
-            # Do not count a holder that was just handed the lock: until its first renewal, it is in the list.
+            # Do not count a new holder as a waiter: until its first renewal, it is still in the list of waiters.
             waiters=waiters if owner or not waiters else waiters - 1,
         )
 

@@ -189,7 +189,8 @@ class PostgresSession:
         with self._mutex:
             self._closed = True
             self._pgconn.finish()
-        # Last: a child forked before this line finds the session in `_open`, and `disown` replaces the held mutex.
+        # Do this last. A child that is forked earlier finds the session in `_open`, and `disown` replaces its mutex,
+        # which is held at that moment.
         _open.discard(self)
 
     def __enter__(self) -> Self:

@@ -115,7 +115,8 @@ class Ballot:
                     self._errors[node] = cast(Exception, error)
         for node in nodes:
             self._read(node, until)
-        # Send the full scripts to the nodes that have lost them: first to all, then read. Repeating a call is harmless.
+        # Send the full scripts to the nodes that have lost them. Send to all nodes before reading the first answer, so
+        # that the nodes work at the same time. Repeating a call is harmless.
         without_scripts = [
             node for node in nodes if any(isinstance(a, NoScriptError) for a in self._answers.get(node, ()))
         ]

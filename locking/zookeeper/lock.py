@@ -225,7 +225,7 @@ class ZooKeeperLock(Lock):
         connection = self._client._connection._socket
         with session.notifying(event, path):
             try:
-                # Not exists(): for a node that is gone, it would set a watch for a return that never comes.
+                # Do not use exists(). If the node is gone, it would watch for a new one of its name, which never comes.
                 self._answer(self._client.get_async(path, session.notify), deadline)
             except NoNodeError:
                 return
