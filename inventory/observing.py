@@ -116,9 +116,9 @@ def batch_waited(since: float, until: float) -> None:
 
 
 def measure_commit() -> None:
-    """Tell the observers, once the open transaction is committed, how long that took from now on.
+    """Measure the time from this call to the commit of the open transaction, and tell it to the observers.
 
-    Call it after the last statement of the transaction. A transaction that is rolled back is not told.
+    Call it after the last statement of the transaction. Nothing is told if the transaction is rolled back.
     """
     if _observers:
         began = time.monotonic()

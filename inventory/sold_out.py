@@ -77,7 +77,7 @@ def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
 
 
 def _probe_again(probes: Mapping[str, CacheEntry[int]], *, but: str = "") -> None:
-    """Let the next request probe these skus, except `but`: this request did not learn whether they are sold out."""
+    """Let the next request probe these skus, because this one did not learn whether they are sold out. Skip `but`."""
     for sku, entry in probes.items():
         if sku != but:
             units_left.replace(sku, entry, replace(entry, refresh_at=-math.inf))

@@ -59,7 +59,7 @@ class LuaQueue(Lua):
             super()._verify_sold_out(refused, saved)
         except StockNotLoaded:
             # A counter may be right although more units are on hand: these may belong to queued orders.
-            # Check twice: a worker that ends orders between the reads of Postgres and Redis makes it look wrong once.
+            # Check twice: a worker that ends orders between the two reads makes the counter look wrong once.
             if all(self._unreserved(refused.sku, saved) > refused.left for _ in range(2)):
                 raise
 
