@@ -150,8 +150,8 @@ class Attempt:
         """Crash this client or a waiting one. Called in this client's thread before a step."""
         waiting = self.history.holders_known and any(other.waits for other in self.clients)
         with self.gate.closed(wait=waiting) as quiet:
-            # A waiting client takes no steps, so it would never crash by itself. It certainly still waits only while
-            # the gate is closed.
+            # A waiting client takes no steps, so it would never crash by itself. Close the gate first: while it is
+            # open, the wait may end at any moment.
             others = [other for other in self.clients if other.waits] if waiting and quiet else []
             victim = self._draws.choice([client, *others])
             victim.crashed = True

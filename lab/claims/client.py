@@ -20,7 +20,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 
 LATE = 0.02
-"""Maximum delay in seconds of a client whose step a fault precedes, and of a helper before it starts."""
+"""Maximum delay, in seconds, of a client after a fault before its step, and of a helper before it starts."""
 POLL = 0.001
 """Seconds between two checks of what a client waits for."""
 

@@ -33,7 +33,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
                 return
         except error:  # the signal came while this hook ran, where its exception would also be lost
             pass
-        # Use a timer, not a thread: the deletion may happen while this thread holds a lock of the interpreter.
+        # Use a timer, not a thread: `__del__` may run while this thread holds a lock that a new thread needs to start.
         signal.setitimer(signal.ITIMER_REAL, REPEAT_DELAY)
 
     signal.signal(signal.SIGALRM, lambda *arguments: signal.raise_signal(number))

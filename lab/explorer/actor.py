@@ -97,7 +97,7 @@ class Actor:
         self.session: Any = None
         self._job = job
         self._reports = reports
-        # Use a plain lock. A semaphore would sleep in code that `local_waits` takes for a wait for another thread.
+        # Locked while the actor has to wait. `_resume` releases it; `stop` and `listen` acquire it again.
         self._go = threading.Lock()
         self._go.acquire()
         self._mutex = threading.Lock()

@@ -40,8 +40,8 @@ def sample(
 ) -> Found:
     """Run schedules that are drawn at random, until one breaks the invariant.
 
-    Each schedule has no more preemptions and faults than `bounds` allows. The step before which each happens is drawn
-    from as many steps as the longest run so far had.
+    Each schedule has no more preemptions and faults than `bounds` allows. Each of them happens before a random step,
+    drawn from the number of steps of the longest run so far.
 
     Args:
         experiment: what the actors do.

@@ -33,7 +33,7 @@ class Step:
         actor: the actor that took the step. None for a fault that hits no single actor, or for time that passed.
         does: the command, the statement or the fault.
         where: the server, or another place such as the process, in which it took place.
-        file: path, relative to the project folder, of the code that took the step. Empty if none is known.
+        file: path, relative to the project folder, of the code that ran the step. Empty if none is known.
         line: line number in the file, from 1; 0 if none is known.
         forced: whether there was no choice, because no actor could go on.
         answers: the answer of each client that is done.
@@ -88,7 +88,7 @@ class Trace:
 
     @property
     def reached(self) -> bool:
-        """Whether the run has broken its goal."""
+        """Whether the run has broken the invariant `goal`, or any invariant if `goal` is None."""
         return self.broken is not None and self.goal in (None, self.broken)
 
     def as_json(self) -> dict[str, Any]:

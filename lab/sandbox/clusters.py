@@ -11,7 +11,7 @@ from lab.sandbox.sandbox import Sandbox
 
 
 class Cluster(ABC):
-    """Servers that a schedule sets up, and of which a fault may hit one, once.
+    """Servers that a schedule sets up. A fault may hit one of them, at most once in a run.
 
     Args:
         sandbox: the sandbox. When time passes in it, time also passes on the servers.

@@ -64,7 +64,7 @@ def decide(answers: Answers) -> ChoiceRow:
 
 
 def servers_to_run(answers: Answers) -> str:
-    """Return the answer about servers, but `postgres` for several machines without a server: they need one."""
+    """Return the answer about servers. If it is "none" for several machines, return `postgres`: they need a server."""
     return "postgres" if answers.servers == "none" and answers.where == "machines" else answers.servers
 
 

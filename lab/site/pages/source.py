@@ -46,7 +46,7 @@ class SourceFile:
 
 
 def source_files(entry: LadderEntry, steps: Iterable[Step]) -> list[SourceFile]:
-    """Return the file of a rung, followed by all other files whose lines took these steps."""
+    """Return the file of a rung, followed by all other files with a line that ran one of these steps."""
     used: dict[Path, set[int]] = defaultdict(set)
     for step in steps:
         file, line = place_of(step)
@@ -60,7 +60,7 @@ def source_files(entry: LadderEntry, steps: Iterable[Step]) -> list[SourceFile]:
 
 
 def place_of(step: Step) -> tuple[str, int]:
-    """Return the file, relative to the project folder, and the line that took a step. Empty and 0 if none is shown."""
+    """Return the file, relative to the project folder, and the line that ran a step. Empty and 0 if none is shown."""
     if not step.file and step.does.startswith((f"GET {STOCK}", f"SET {STOCK} ")):
         # Clients sell outside of the lock's code: show the line that sells.
         return _place_of_sale()

@@ -74,7 +74,7 @@ class StepRow:
         mark: the symbol that is drawn.
         y: vertical position of the middle of its row, in pixels.
         start, end: the two ends of its arrow in percent of the width. The arrow starts at the actor.
-        source: the line of code that took the step, as `file:line`. Empty if there is none.
+        source: the line of code that ran the step, as `file:line`. Empty if there is none.
         forced: whether there was no other choice.
         entered: the actors that hold the lock together from this step on. Empty if no actor has joined.
         panel: index of the panel with the state after the step.
