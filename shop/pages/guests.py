@@ -69,7 +69,7 @@ def guest(request: HttpRequest, slug: str) -> HttpResponse:
     """Offer a visitor to log in, to sign up or to buy as a guest. A POST creates the guest and logs this browser in."""
     sale = sale_or_404(slug)
     back = request.POST.get(REDIRECT_FIELD_NAME) or request.GET.get(REDIRECT_FIELD_NAME, "")
-    # `redirect` takes a text without a slash for the name of a URL.
+    # `redirect` would treat a text without a slash as the name of a URL.
     if not back.startswith("/") or not url_has_allowed_host_and_scheme(back, allowed_hosts=None):
         back = reverse("sale", args=[slug])
     if request.user.is_authenticated:

@@ -34,7 +34,7 @@ SLUG = re.compile("(?<=^/sales/)[^/]+")
 NAME = "last-unit"
 HEADER = "traceparent"
 NO_MESSAGES: Mapping[str, Any] = {"record_exception": False, "set_status_on_exception": False}
-"""Keeps messages of errors out of spans: one of Postgres may quote the values of a row."""
+"""Keeps messages of errors out of spans: a message of Postgres may quote the values of a row."""
 LONGEST = 200
 """Maximum characters of a path in a span. Anybody can send a longer one without a log-in."""
 
