@@ -132,7 +132,8 @@ class Restarts:
         if child.alive or now < self.next:
             return
         ran_well = now > self.next + LONGEST_PAUSE
-        # Soon after boot, the monotonic clock is low and `ran_well` False although `pause` is still 0: hence max.
+        # Take the maximum, because the pause may still be 0: soon after boot the monotonic clock is low, and `ran_well`
+        # is False at the first restart.
         self.pause = FIRST_PAUSE if ran_well else min(max(2 * self.pause, FIRST_PAUSE), LONGEST_PAUSE)
         self.next = now + self.pause
         log.warning(
