@@ -47,7 +47,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import a file of slow tests in a run that leaves them out. It takes as long as to run a few tests."""
+    """Do not import a file of slow tests in a run that leaves them out: the import takes as long as a few tests."""
     if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
         return None
     return bool(ALL_SLOW.search(collection_path.read_text())) or None
@@ -204,7 +204,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect no garbage while tests are collected: there is next to none, and to look for it takes a seventh of it."""
+    """Turn off garbage collection while tests are collected: it frees little, and takes a seventh of that time."""
     gc.disable()
     try:
         return (yield)

@@ -33,7 +33,7 @@ PROJECT = {"COMPOSE_PROJECT_NAME": "last-unit"}
 SHOP = ("web", "worker", "beat", "migrate", "locust-master", "locust-worker")
 # Settings that the Compose file must not set: `manage.py serve` sets the pool, and DEBUG would show tracebacks.
 NOT_OFFERED = {"DEBUG", "DATABASE_POOL", "LOCK_FOLDER"}
-# Variables that OpenTelemetry reads and no setting, with their defaults.
+# Variables that OpenTelemetry reads and the settings do not, with their defaults.
 OF_OPENTELEMETRY = {
     "OTEL_EXPORTER_OTLP_ENDPOINT": "http://localhost:4318",
     "OTEL_SERVICE_NAME": "last-unit",

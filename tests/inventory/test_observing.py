@@ -157,7 +157,7 @@ def test_the_age_of_a_queued_order_is_that_of_its_entry() -> None:
 
 
 def test_every_strategy_tells_of_its_commit(notes: Notes, ledger: Ledger) -> None:
-    """All of them that save the order themselves, in one transaction."""
+    """Every strategy that saves the order itself reports one commit for an order."""
     for name in ON_POSTGRES_AND_REDIS:
         notes.told.clear()
         preheated(name, {name: 5}).place(new_request((name, 1)), ledger.save)

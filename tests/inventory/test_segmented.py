@@ -234,7 +234,7 @@ def backwards(kind: Any) -> type[Segmented]:
 
 @pytest.mark.parametrize("same_order", [True, False])
 def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, name: str, same_order: bool) -> None:
-    """Two orders that lock all segments do not deadlock. Negative control: opposite orders of locking block."""
+    """Two orders that lock all segments do not deadlock. Negative control: one locks them backwards, and they block."""
     strategies, met = [], threading.Event()
     for kind in (CLASSES[name], CLASSES[name] if same_order else backwards(CLASSES[name])):
         asked: list[int] = []

@@ -184,7 +184,7 @@ def busy(sandbox: Sandbox) -> Iterator[psycopg.Connection[Any]]:
         finally:
             connection.execute("ALTER SYSTEM RESET autovacuum_naptime")
             connection.execute("SELECT pg_reload_conf()")
-            connection.execute("DROP TABLE busy")  # Autovacuum gives way after deadlock_timeout.
+            connection.execute("DROP TABLE busy")  # Waits for deadlock_timeout, then cancels autovacuum.
             connection.execute("DROP FUNCTION stays")
 
 
@@ -195,7 +195,7 @@ def test_a_wait_for_autovacuum_does_not_count_as_blocked(sandbox: Sandbox, busy:
         ("SELECT pg_advisory_lock(1)", True),
     ):
         with closing(psycopg.connect(sandbox.conninfo, autocommit=True)) as client:
-            client.execute("SET deadlock_timeout = '600s'")  # Keep autovacuum from giving way.
+            client.execute("SET deadlock_timeout = '600s'")  # Until then, autovacuum is not cancelled.
             actor = Actor("A", str, SimpleQueue(), sandbox.clock, SteppedWatchdog())
             actor.session = SimpleNamespace(pid=client.info.backend_pid)
             client.pgconn.send_query(statement.encode())

@@ -180,7 +180,7 @@ def test_redlock_on_durable_nodes_survives_a_restart(sandbox: Sandbox) -> None:
 
 
 def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step ends only when its connects have ended, even a failing one that takes longer than Redlock's vote."""
+    """A step waits for each attempt to connect that it began, even if the attempt fails after the end of the vote."""
     original = nodes.open_connection
 
     def slowly(*arguments: Any) -> Any:

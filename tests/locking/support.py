@@ -362,7 +362,7 @@ class RedisTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters by grants that have expired long ago."""
+        """Wake waiters with a grant that has expired long ago."""
         wake = f"lock:{{{lock.name}}}:wake"
         with lock.hold():
             yield lambda: self.client.exists(wake) or self.client.rpush(wake, "1 1 over")

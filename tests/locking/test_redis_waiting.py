@@ -507,7 +507,7 @@ class TestLateGrant:
     def test_after_a_grant_by_look_no_grant_is_taken(self, client: redis.Redis, threads: Pool) -> None:
         client.set(KEY, "a holder who dies", px=300)
         turns = [threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0)) for _ in range(12)]
-        # The first waiter acquires after its timer, each other when the lock is released to it.
+        # The first waiter acquires when its timer ends. Every other waiter acquires when a release hands it the lock.
         fences = [turn.result(PATIENCE) for turn in turns]
         assert len(set(fences)) == 12
         assert blocked(client) == 0

@@ -279,7 +279,7 @@ def test_a_file_in_a_form_is_written_nowhere(rf: RequestFactory) -> None:
 
 
 def test_arrays_within_arrays_are_refused(buyer: Buyer) -> None:
-    """900 levels are valid JSON, and the validation of a price exhausted the stack on them."""
+    """Arrays in 900 levels are valid JSON. They are refused, because validating them would exhaust the stack."""
     price = "[" * 900 + "]" * 900
     response = send(buyer, f'{{"sale": 1, "items": [{{"product": 1, "quantity": 1, "price": {price}}}]}}')
     assert_problem(response, 400, "invalid")

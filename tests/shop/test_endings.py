@@ -90,7 +90,7 @@ def test_a_row_and_the_page_say_when_and_by_whom(order: UUID, who: str) -> None:
 
 @pytest.mark.parametrize("who", ENDS)
 def test_without_the_row_there_is_no_time(order: UUID, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control. It is also how orders look that an earlier version has ended."""
+    """Negative control: without its row, a page shows no time. So it shows orders that an earlier version has ended."""
     monkeypatch.setattr(states, "record_endings", lambda *_, **__: None)
     before = now()
     ENDS[who][0](order)

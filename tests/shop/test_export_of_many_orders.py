@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 MANY = 100_000
 FEW = 1_000
 LEAST = 2_000_000
-"""Bytes that count as the growth for a few orders, should it be less."""
+"""Bytes: the minimum growth for a few orders that is assumed, even if the measured growth is less."""
 INSERT = """
     WITH placed AS (
         INSERT INTO shop_order (id, customer_id, sale_id, currency, state, reason, key, body_hash, created_at,
@@ -58,7 +58,7 @@ def export(port: int, session: str) -> tuple[int, list[str]]:
 
 
 def memory(process: psutil.Process, name: str) -> int:
-    """Return what Linux says of the memory of a process, in bytes: `VmRSS` is used now, `VmHWM` was used at most."""
+    """Return the bytes of memory that a process uses now (`VmRSS`), or the most that it has used (`VmHWM`)."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     (value,) = (line.split()[1] for line in lines if line.startswith(f"{name}:"))
     return int(value) * 1024
@@ -66,7 +66,7 @@ def memory(process: psutil.Process, name: str) -> int:
 
 @contextmanager
 def measured(process: psutil.Process) -> Iterator[list[int]]:
-    """Give the bytes by which a process grows at most, once the context has ended."""
+    """Yield a list. At the end of the block, it contains the maximum number of bytes by which the process grew."""
     Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # `VmHWM` begins anew.
     before, growth = memory(process, "VmRSS"), list[int]()
     yield growth

@@ -65,7 +65,7 @@ def browser() -> Client:
 
 
 def become_guest(slug: str, client: Client | None = None, email: str = ADDRESS, **sent: Any) -> Client:
-    """Post the form of a guest. The answer is the client's `answer`."""
+    """Post the form of a guest, and return the client, with the response as its attribute `answer`."""
     client = client or browser()
     client.answer = client.post(f"/sales/{slug}/guest/", {"email": email, **sent})  # type: ignore[attr-defined]
     return client
@@ -192,7 +192,7 @@ def test_while_redis_is_away_nobody_becomes_a_guest(slug: str, redis_gone: Gone)
 
 @pytest.mark.parametrize("allowed", [False, True], ids=["", "control"])
 def test_a_guest_buys_only_where_the_sale_allows_it(slug: str, allowed: bool) -> None:
-    """With the negative control: where it does, the same requests buy."""
+    """A guest buys only where the sale allows guests. Negative control: where it does, the same requests buy."""
     client, other = become_guest(slug), on_sale({"b": 9})
     there = allow(other, guests=True)
     form = form_of(client, there)
@@ -288,7 +288,7 @@ def test_a_guest_with_somebodys_address_is_apart_from_their_account(offer: OnSal
 
 @pytest.mark.parametrize("apart", [True, False], ids=["", "control"])
 def test_the_address_of_a_guest_blocks_no_sign_up_and_gets_no_password(slug: str, apart: bool) -> None:
-    """With the negative control: as the address of an account, it would do both."""
+    """A guest's address blocks no sign-up and gets no link for a password. Negative control: an account's does both."""
     become_guest(slug)
     if not apart:
         User.objects.update(email=ADDRESS)
@@ -305,7 +305,7 @@ def test_the_address_of_a_guest_blocks_no_sign_up_and_gets_no_password(slug: str
 
 
 def test_one_browser_makes_one_guest(slug: str, redis: Redis) -> None:
-    """With the negative control: another browser makes another one."""
+    """A browser makes one guest, even for another address. Negative control: another browser makes another guest."""
     room = with_room(coming=True)
     there = allow(room)
     client = become_guest(there)
@@ -321,7 +321,7 @@ def test_one_browser_makes_one_guest(slug: str, redis: Redis) -> None:
 
 
 def test_without_the_cookie_a_browser_makes_more(slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control."""
+    """Negative control: a browser without the cookie makes a second guest."""
     client = become_guest(slug)
     client.post("/account/logout/")
     monkeypatch.setattr(guest_pages, "COOKIE", "another")
@@ -419,7 +419,7 @@ def test_a_guest_becomes_a_customer_and_keeps_their_orders(slug: str) -> None:
 
 
 def let_in_without_an_address(self: adapter.ConfirmEmail) -> tuple[Any, bool]:
-    """Do what the check of a log-in did before there were guests."""
+    """Flaw: let accounts without a confirmed address log in, as the shop did before there were guests."""
     if not EmailAddress.objects.filter(user=self.login.user).exists():
         return None, True
     answer: tuple[Any, bool] = EmailVerificationStage.handle(self)
@@ -430,7 +430,7 @@ def let_in_without_an_address(self: adapter.ConfirmEmail) -> tuple[Any, bool]:
 def test_an_address_that_has_an_account_makes_the_same_answers(
     slug: str, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the negative control: a log-in would tell, as no address is added to the guest."""
+    """No answer reveals whether an address has an account. Negative control: without the check, a log-in does."""
     if not guarded:
         monkeypatch.setattr(adapter.ConfirmEmail, "handle", let_in_without_an_address)
     new_user("bob")
@@ -591,13 +591,13 @@ def test_the_api_says_whether_guests_may_buy(offer: OnSale) -> None:
 
 
 def test_a_link_to_nowhere_leads_to_the_sale(slug: str) -> None:
-    """`redirect` takes a text without a slash for the name of a URL, and failed for one that it does not know."""
+    """A `next` without a slash leads to the sale. `redirect` would treat it as the name of a URL, and fail."""
     assert become_guest(slug, next="foo").answer.headers["Location"] == f"/sales/{slug}/"  # type: ignore[attr-defined]
     assert browser().get(f"/sales/{slug}/guest/?next=account").status_code == 200
 
 
 def test_a_guest_who_sends_the_form_again_keeps_the_first_link(slug: str) -> None:
-    """The second mail is not sent, because allauth sends an address one mail in three minutes."""
+    """No second mail is sent, because allauth sends at most one mail to an address in three minutes."""
     client = become_guest(slug)
     for _ in range(2):
         client.post("/account/guest/", ACCOUNT)

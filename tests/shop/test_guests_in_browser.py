@@ -136,7 +136,7 @@ def test_without_javascript_a_guest_buys_once(enter: Enter, language: str) -> No
 
 
 def test_a_sale_for_accounts_alone_offers_no_guest_checkout(enter: Enter) -> None:
-    """The negative control."""
+    """Negative control: the page of a sale for accounts alone has no link to guest checkout."""
     page = opened(enter(), open_to_guests(guests=False))
     shows(page, EN["log in"])
     expect(page.locator("[data-guest]")).to_have_count(0)

@@ -269,7 +269,7 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
                 found = read(port)
                 return found if value(found, metric, **labels) == wanted else None
 
-            start = 3 * PATIENCE  # `web_server` waits as long.
+            start = 3 * PATIENCE  # `web_server` also waits this long for a start.
             wait_for(lambda: told("shop_queue_done_total", 5, result="saved"), "the orders to be saved", timeout=start)
             found = wait_for(lambda: stages(read(port), 2, 1, 5) or stages(read(port), 3, 1, 5), "all to be written")
             assert value(found, "shop_queue_wait_seconds_sum") > 5 * age, (
@@ -295,7 +295,7 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
 
 
 def stages(found: Samples, commits: int, batches: int, queued: int) -> Samples | None:
-    """Return the samples once so many commits, waits for a batch and ways through the queue were counted."""
+    """Return the samples if they count these commits, waits for a batch and orders that left the queue, else None."""
     names = ("shop_commit_seconds", "shop_group_commit_wait_seconds", "shop_queue_wait_seconds")
     counted = [value(found, f"{name}_count") for name in names]
     return found if counted == [commits, batches, queued] else None

@@ -274,7 +274,7 @@ def test_what_is_wrong_asks_for_an_operator(redis: Redis, wrong: Callable[[Any],
 def test_drift_asks_for_an_operator_when_two_reconciliations_have_repaired_it(
     redis: Redis, staff: Callable[..., Client]
 ) -> None:
-    """By real reconciliations. A copy that is wrong at this moment asks for nobody: each burst has some."""
+    """Two repairs in a row raise an alert. Drift alone does not, because every burst causes some for a moment."""
     on_sale({"a": 10}, strategy="lua")
 
     def reconcile(*, wrong_by: int) -> list[str]:

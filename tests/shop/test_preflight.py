@@ -345,7 +345,7 @@ def test_the_command_prints_json_and_ends_with_0_when_nothing_is_red(
 
 
 def test_a_sale_is_found_by_its_number_and_by_a_slug_of_digits() -> None:
-    """A sale is found by its number, and by a slug that has only digits, as one random slug in 43."""
+    """A sale is found by its number, and by a slug of digits only. One random slug in 43 is like this."""
     first, second = Sale.objects.get(pk=on_sale({"a": 1}).sale), Sale.objects.get(pk=on_sale({"b": 1}).sale)
     Sale.objects.filter(pk=second.pk).update(slug="03676712")
     assert [find(str(first.pk)), find(first.slug), find("03676712")] == [first, first, second]

@@ -120,7 +120,7 @@ def test_a_refusal_that_may_name_a_secret_does_not_repeat_it(rf: RequestFactory)
 
 
 def test_no_advice_speaks_of_what_only_some_of_its_requests_have() -> None:
-    """Advice that other requests get, too, says "repeat an order with the same key": only orders have keys."""
+    """Advice for all kinds of requests speaks of the key of an order only, because other requests have no key."""
     for slug in ("busy", "unavailable", "internal"):
         assert "repeat an order with the same key" in PROBLEMS[slug].advice
 

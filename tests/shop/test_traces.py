@@ -88,7 +88,7 @@ class Receive(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing."""
+        """Suppress the log."""
 
 
 def values(described: Any) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def collector() -> Iterator[Collector]:
 
 
 def traced(port: int, **more: str) -> dict[str, str]:
-    """Return the variables of a process that sends its spans at once to a collector on a port."""
+    """Return the environment variables with which a process sends spans at once to the collector at a port."""
     address = f"http://127.0.0.1:{port}"
     return {"TRACES": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "50", **more}
 
@@ -119,7 +119,7 @@ def send(port: int, offer: OnSale, **headers: str) -> tuple[int, Any]:
 
 
 def parents(spans: list[Got]) -> set[tuple[str, str, str]]:
-    """Return process, name and name of the parent of each span. A parent that nobody has sent keeps its id."""
+    """Return role, name and parent's name of each span. A parent that was not sent is named by its id."""
     names = {span.id: span.name for span in spans}
     return {(span.role, span.name, names.get(span.parent, span.parent)) for span in spans}
 
@@ -132,7 +132,7 @@ def one(spans: list[Got], name: str) -> Got:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collector: Collector, tmp_path: Path) -> None:
-    """By a lock, and by the queue and a worker. The log has the ids of the spans."""
+    """An order is one trace, with a lock as well as with the queue and a worker. The log has the ids of its spans."""
     locked, queued = on_sale({"a": 5}, strategy="redis-lock"), on_sale({"b": 5}, strategy="lua-queue")
     unloaded = on_sale({"c": 5}, strategy="lua", preheat=False)
     variables = traced(collector.server_port, LOG_FORMAT="json", LOG_LEVEL="INFO", METRICS="0")
@@ -209,7 +209,7 @@ def refusal(collector: Collector, sale: int) -> Got | None:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_no_order_waits_for_a_collector_that_does_not_answer(redis: Redis, tmp_path: Path) -> None:
-    """It accepts connections and never answers. Far more spans are made than the queue has room for."""
+    """The collector accepts connections and never answers. More spans are made than the queue can hold."""
     offer, log = on_sale({"a": 100}, strategy="group-commit"), tmp_path / "log"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         # The exporter would wait for an hour. A client of the shop gives up after 30 s.
@@ -236,7 +236,7 @@ with tracing._tracer._tracer.start_as_current_span("one"):
 
 
 def test_no_process_waits_long_at_its_end_for_a_collector_that_does_not_answer() -> None:
-    """It would wait for 30 s by `TracerProvider.shutdown`, for an hour by the exporter."""
+    """An ending process does not wait for a silent collector. `TracerProvider.shutdown` would wait for 30 s."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         variables = traced(silent.getsockname()[1], OTEL_EXPORTER_OTLP_TIMEOUT="3600")
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", **variables}
@@ -262,14 +262,14 @@ print([name for name in parts if f"opentelemetry.{name}" in sys.modules])
 
 
 def imported(role: str, **variables: str) -> str:
-    """Start a process as the web server or a worker does, and return what it has of OpenTelemetry."""
+    """Return the parts of OpenTelemetry that a process with this role imports when it starts."""
     environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "METRICS": "0", **variables}
     command = [sys.executable, "-c", IMPORTED, role]
     return subprocess.check_output(command, cwd=CHECKOUT, env=environment, text=True, timeout=60).strip()
 
 
 def test_without_traces_the_shop_imports_nothing_of_opentelemetry() -> None:
-    """Where it is installed, redis-py imports its part for metrics, and no other."""
+    """Without TRACES, the shop imports neither the tracer nor the exporter. redis-py may import other parts."""
     assert imported("web", TRACES="0") == "[]"
     assert imported("beat", TRACES="1") == "[]", "beat takes no part in an order"
     assert imported("web", TRACES="1") == "['sdk.trace', 'exporter.otlp.proto.http.trace_exporter']", "the control"
@@ -324,7 +324,7 @@ def test_the_requests_that_place_an_order_are_traced_and_no_other() -> None:
 
 @dataclass
 class Scope:
-    """What the tracer reads of a request."""
+    """The attributes of a request that the tracer reads."""
 
     path: str
     method: str = "POST"
@@ -341,7 +341,7 @@ class Answered:
 
 
 def test_a_span_holds_no_value_of_a_row_and_no_long_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Postgres quotes the row that it refuses. Anybody can send a long path."""
+    """A span has no value of a row, although Postgres quotes refused rows, and no long path, which anybody can send."""
     got = InMemorySpanExporter()
     monkeypatch.setattr(tracer, "OTLPSpanExporter", lambda: got)
     traces = tracer.Tracer("web", lambda error: "bug")
