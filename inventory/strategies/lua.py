@@ -51,7 +51,8 @@ class Lua(Strategy):
         return Placement.COMMITTED
 
     def _verify_sold_out(self, refused: SoldOut, saved: Saved) -> None:
-        # The units left include reserved ones. Orders saved since then only lower the units on hand: no false alarm.
+        # `refused.left` includes reserved units. Orders that were saved since then only lower the units on hand, so the
+        # comparison raises no false alarm.
         verify_sold_out(refused.sku, refused.left)
 
     def preheat(self, skus: Sequence[str], saved: Saved) -> None:
