@@ -91,6 +91,14 @@ def shown() -> set[tuple[str, ...]]:
     return {tuple(words) for line in lines if (words := shlex.split(line, comments=True))}
 
 
+def named() -> set[tuple[str, ...]]:
+    """The commands of make and `manage.py` in the sentences, without those with a placeholder."""
+    texts = [re.sub(r"\s+", " ", BLOCK.sub("", page)) for page in PAGES.values()]
+    lines = {line for text in texts for line in re.findall("`((?:make|(?:.venv/bin/python )?manage.py) [^`]+)`", text)}
+    whole = {re.sub("^manage.py", ".venv/bin/python manage.py", line) for line in lines if not re.search("[<…]", line)}
+    return {tuple(shlex.split(line)) for line in whole}
+
+
 def check(*words: str) -> Iterator[str]:
     """Check a command without running it. Yield the command lines that programs have to parse.
 
@@ -112,6 +120,8 @@ def check(*words: str) -> Iterator[str]:
         case ["python", "manage.py", name, *rest]:
             assert name in get_commands(), f"no command: {name}"
             load_command_class(get_commands()[name], name).create_parser("manage.py", name).parse_args(rest)
+        case ["python", script, *_] if script.startswith("tools/"):
+            assert (ROOT / script).exists(), f"no script: {script}"
         case ["python", "-m", "pytest", *_]:
             pass  # this very test run is one
         case ["python", "-m", *_] | ["celery" | "locust", *_] as line:
@@ -157,12 +167,13 @@ WRONG = (
 
 def of_other_programs() -> list[str]:
     """Check every command, also those of docker-compose.yml. Return the lines that other programs have to parse."""
-    commands = [*sorted(shown()), *map(shlex.split, test_compose.commands())]
+    commands = [*sorted(shown() | named()), *map(shlex.split, test_compose.commands())]
     return [line for command in commands for line in check(*command)]
 
 
 def test_every_command_of_make_and_manage_is_right() -> None:
     assert len(of_other_programs()) > 10
+    assert len(named()) > 20
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def _copied_databases() -> Iterator[None]:
         # Without a test that is marked `django_db`, this is the shop's database, which has no tables.
         if name.startswith(TEST_DATABASE_PREFIX) and not connection.in_atomic_block:
             connection.close()
-            with suppress(ObjectInUse):  # A thread of an earlier test may still use it.
+            with suppress(ObjectInUse):  # A thread of an earlier test may still use this database.
                 server.execute(f"CREATE DATABASE {template} TEMPLATE {name}")
                 return
         server.execute(f"CREATE DATABASE {template}")
