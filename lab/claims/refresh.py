@@ -39,7 +39,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Remeasured:
     """A result that was measured again.
 
     Attributes:
@@ -64,7 +64,7 @@ def out_of_date(kinds: Sequence[Kind] = KINDS) -> list[Result]:
     return [result for kind in KINDS for result in found if result.kind == kind and kind in kinds]
 
 
-def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
+def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Remeasured]:
     """Measure results again and store them.
 
     Args:
@@ -82,10 +82,10 @@ def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Measured]:
     for result in results:
         if result.kind == "comparison":
             compare(cast("Part", result.name))
-            yield Measured(result)
+            yield Remeasured(result)
 
 
-def _check(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
+def _check(slugs: Sequence[str], processes: int) -> Iterator[Remeasured]:
     if not slugs:
         return
     with servers.running(), closing(in_processes("remeasure", slugs, processes)) as lines:
@@ -97,10 +97,10 @@ def _check(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
                 problem = f"The claim was not reproduced: {line.get('why', line['verdict'])}"
             else:
                 verify.keep(line)
-            yield Measured(Result("verdict", slug), problem)
+            yield Remeasured(Result("verdict", slug), problem)
 
 
-def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
+def _stress(slugs: Sequence[str], processes: int) -> Iterator[Remeasured]:
     if not slugs:
         return
     with servers.running(), closing(in_processes("stress", slugs, processes)) as lines:
@@ -112,7 +112,7 @@ def _stress(slugs: Sequence[str], processes: int) -> Iterator[Measured]:
                 problem = f"A sound rung was broken: {line['why']}"
             else:
                 witness.store_stress(LADDER[slug], line)
-            yield Measured(Result("stress", slug), problem)
+            yield Remeasured(Result("stress", slug), problem)
 
 
 def compare(part: Part, *, short: bool = False) -> None:

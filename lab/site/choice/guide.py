@@ -9,7 +9,7 @@ from __future__ import annotations
 from lab.claims import comparisons
 from lab.ladder.catalogue import ROOT
 from lab.site.choice.rows import ChoiceRow
-from lab.site.choice.table import BASES, Cell, Line, Stored, choice_lines, headings
+from lab.site.choice.table import BASES, Cell, ChoiceLine, Stored, choice_lines, headings
 
 PAGE = ROOT / "docs" / "choose.md"
 INTRODUCTION = """\
@@ -69,7 +69,7 @@ def _measured(stored: Stored) -> str:
     return f"Measured on {'; and on '.join(said)}.\n\n"
 
 
-def _cells(line: Line) -> list[str]:
+def _cells(line: ChoiceLine) -> list[str]:
     page = _page(line.row)
     return [f"[{line.title}]({page})", *(_text(cell, page) for _title, _column, cell in line.cells)]
 

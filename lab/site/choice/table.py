@@ -53,7 +53,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChoiceLine:
     """A row of the choice as the page shows it: a heading, a column and a cell for each column."""
 
     row: ChoiceRow
@@ -61,7 +61,7 @@ class Line:
     cells: Sequence[tuple[str, Column, Cell]]
 
 
-def choice_lines(stored: Stored) -> list[Line]:
+def choice_lines(stored: Stored) -> list[ChoiceLine]:
     """Return all rows of the choice in the reader's language.
 
     Args:
@@ -70,9 +70,9 @@ def choice_lines(stored: Stored) -> list[Line]:
     return [choice_line(row, stored) for row in ROWS]
 
 
-def choice_line(row: ChoiceRow, stored: Stored) -> Line:
+def choice_line(row: ChoiceRow, stored: Stored) -> ChoiceLine:
     """Return one row of the choice in the reader's language."""
-    return Line(row, _(row.title), [(heading(column), column, column.cell(row, stored)) for column in COLUMNS])
+    return ChoiceLine(row, _(row.title), [(heading(column), column, column.cell(row, stored)) for column in COLUMNS])
 
 
 def headings() -> list[tuple[str, Column]]:

@@ -37,7 +37,7 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A line as drawn: `path` is the `d` of an SVG path, `dots` are pairs of x and y, `name_at` is the name's y."""
 
     name: str
@@ -55,7 +55,7 @@ class Chart:
     x_title: str
     x_ticks: Sequence[Tick]
     y_ticks: Sequence[Tick]
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
 
 
 def line_chart(title: str, x_title: str, series: Sequence[Series], *, logarithmic: bool, unit: str = "") -> Chart:
@@ -90,10 +90,10 @@ def line_chart(title: str, x_title: str, series: Sequence[Series], *, logarithmi
     )
 
 
-def _lines(placed: Sequence[tuple[Series, Sequence[tuple[float, float]]]]) -> list[Line]:
+def _lines(placed: Sequence[tuple[Series, Sequence[tuple[float, float]]]]) -> list[ChartLine]:
     names = _apart([points[-1][1] for _, points in placed])
     return [
-        Line(
+        ChartLine(
             name=each.name,
             style=each.style,
             path="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points),
