@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inventory.audit import Figures
 from shop.overview.health import Health
 from shop.overview.requests import Requests
-from shop.overview.selling import SaleFigures
+from shop.overview.selling import OpenSaleFigures
 
 OLD_QUEUE = 20.0
 """Seconds after which a queued order should have been saved, even if its worker has died."""
@@ -41,7 +41,7 @@ class Alert:
 
 
 def alerts(
-    sales: Sequence[SaleFigures], health: Health, broken: Sequence[Figures], requests: Requests | None = None
+    sales: Sequence[OpenSaleFigures], health: Health, broken: Sequence[Figures], requests: Requests | None = None
 ) -> list[Alert]:
     """Return the present alerts, the most urgent first."""
     return [
@@ -114,7 +114,7 @@ def _of_coming_sales(health: Health) -> Iterator[Alert]:
         yield Alert(text, "before-a-sale", SALES)
 
 
-def _of_sales(sales: Sequence[SaleFigures]) -> Iterator[Alert]:
+def _of_sales(sales: Sequence[OpenSaleFigures]) -> Iterator[Alert]:
     for each in sales:
         if each.sale.paused_at is not None:
             since = f"{each.sale.paused_at:%H:%M:%S}"

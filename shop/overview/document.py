@@ -14,7 +14,7 @@ from shop.overview.health import Health, look
 from shop.overview.remembered import Remembered
 from shop.overview.requests import Requests, Watch
 from shop.overview.rooms import RoomFigures
-from shop.overview.selling import SaleFigures, open_sales
+from shop.overview.selling import OpenSaleFigures, open_sales
 from shop.overview.stock_report import StockReport, stock_report
 
 
@@ -22,7 +22,7 @@ from shop.overview.stock_report import StockReport, stock_report
 class Figures:
     """All figures of the overview at one moment."""
 
-    sales: list[SaleFigures]
+    sales: list[OpenSaleFigures]
     health: Health
     report: StockReport
     requests: Requests | None = None

@@ -56,7 +56,7 @@ NEWEST = """
 
 
 @dataclass(frozen=True, slots=True)
-class SaleFigures:
+class OpenSaleFigures:
     """An open sale at one moment.
 
     Args:
@@ -103,7 +103,7 @@ class SaleFigures:
         )
 
 
-def open_sales() -> list[SaleFigures]:
+def open_sales() -> list[OpenSaleFigures]:
     """Return the figures of the open sales, from one snapshot of the tables. A paused sale is open, too.
 
     Raises:
@@ -120,7 +120,7 @@ def open_sales() -> list[SaleFigures]:
         skus = {item.product.sku for sale in sales for item in sale.items.all()}
         left = dict(StockItem.objects.filter(sku__in=skus).values_list("sku", all_on_hand()))
     return [
-        SaleFigures(
+        OpenSaleFigures(
             sale,
             now,
             sum(sold[sale.pk].values()),
