@@ -14,6 +14,7 @@ OLD_NAMES = re.compile(
     r"\b(?:Draft|Trial|[Tt]ally|Stage|keeper|leftovers|tend_sales|set_aside|end_leftovers|LAB_STAGES"
     r"|LineWorkload|replayed\(before|night\.md|which\.py|keeping\.py)\b|--events\b"
 )
+OLD_CLASSES = re.compile(r"^class (?:Together|Ticket|Click|Line|Entry|Session|Refused|Point)\b", re.MULTILINE)
 
 
 def texts() -> dict[str, str]:
@@ -37,3 +38,5 @@ def test_a_person_is_they() -> None:
 def test_a_thing_has_one_name() -> None:
     assert found(OLD_NAMES, without="CHANGELOG.md") == []
     assert OLD_NAMES.search("a Draft")
+    assert found(OLD_CLASSES) == []
+    assert OLD_CLASSES.search("class Line:")
