@@ -189,8 +189,8 @@ class PostgresSession:
         with self._mutex:
             self._closed = True
             self._pgconn.finish()
-        # Do this last. A child that is forked earlier finds the session in `_open`, and `disown` replaces its mutex,
-        # which is held at that moment.
+        # Do this last. A child that is forked earlier may inherit a locked mutex. It then finds the session in `_open`,
+        # and `disown` replaces the mutex.
         _open.discard(self)
 
     def __enter__(self) -> Self:

@@ -116,7 +116,7 @@ class RedlockNode(OwnConnections):
         connection = self.take_idle()
         try:
             if connection is None:
-                # Do not put it into the idle list first: no other request may overtake these calls.
+                # Keep the new connection out of the idle list: no other request may overtake these calls.
                 connection = self._connect(seconds, probe=True)
             send(connection, [call.in_full for call in calls])
             read(connection, len(calls), time.monotonic() + seconds)

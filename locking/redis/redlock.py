@@ -262,8 +262,8 @@ class Redlock(Lock):
             was_held = cast(RedlockLease, lease).was_held(ballot.votes(), majority(len(self._nodes)))
             if was_held is None:
                 raise self._unavailable(ballot)
-            # If an earlier, unanswered attempt freed the lock, this one finds nothing.
-            # `_unanswered` then makes `Lease.release` return True once.
+            # An earlier attempt without an answer may have freed the lock, so that this one finds nothing.
+            # If `_unanswered` is True, `Lease.release` returns True once in spite of that.
             lease._unanswered = was_held
         return verdict is True
 
