@@ -185,7 +185,7 @@ class LuaQueue(Lua):
             match refusals.get(entry.order_id):
                 case None:
                     continue
-                # An order that is a duplicate of itself was rejected before: the next case handles it.
+                # If `existing` is this order, a worker has saved it as rejected before: see the next case.
                 case Duplicate(existing=existing, same=True) if existing != entry.order_id:
                     queue.finish_refused(entry, existing=existing)
                 case refusal:
