@@ -138,7 +138,7 @@ class Actor:
 
         Args:
             pending: the step that it is about to take.
-            at: the file and line that take the step. None: the line that this thread runs now.
+            at: the file and line that run the step. None: the line that this thread runs now.
 
         Raises:
             Crash: the actor has crashed.
