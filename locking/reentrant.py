@@ -183,7 +183,7 @@ class SharedGrant:
         """
         lease = ReentrantLease(lock, self)
         with self._mutex:
-            self._entries += 1  # count it now, so that a lease that leaves meanwhile is not taken for the last
+            self._entries += 1  # count it now, so that a lease that leaves meanwhile does not count as the last
             lease.entered = first or (self._entries > 1 and self.inner.remaining() > 0)
             self._entries -= not lease.entered
         return lease._hand_out() if lease.entered else None

@@ -54,7 +54,7 @@ class ZooKeeperLock(Lock):
     The TTL of a lease is the session timeout that client and server have agreed on. A holder that dies leaves the queue
     after that time. A living holder may work longer, because its client keeps the session. Every third of the TTL, the
     watchdog checks that the node of each lease exists. A lease whose node is not confirmed for a whole TTL is lost,
-    even if kazoo takes the session for alive.
+    even if kazoo believes that the session is alive.
 
     The fence is the creation id of the node (czxid), a counter of the whole ensemble, which grows as long as the
     ensemble keeps its data. Check the fence where you write. It covers a paused holder, and one more case: a server

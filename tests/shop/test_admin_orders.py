@@ -93,7 +93,7 @@ def test_no_cell_is_a_formula(admin_client: Client) -> None:
 
 
 def test_without_the_quote_a_cell_is_a_formula(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: without the quote, a spreadsheet takes the cell for a formula."""
+    """Negative control: without the quote, a spreadsheet evaluates the cell as a formula."""
     monkeypatch.setattr(order_export, "FORMULA", ("\0",))
     bought(on_sale({"a": 9}), a=1)
     Sale.objects.update(name="=1+1")

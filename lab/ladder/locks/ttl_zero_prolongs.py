@@ -1,4 +1,4 @@
-"""Flawed lock: a waiter that reads a TTL of 0 takes it for no TTL, and extends the lock."""
+"""Flawed lock: a waiter that reads a TTL of 0 treats it as no TTL, and extends the lock."""
 
 from __future__ import annotations
 
