@@ -1,91 +1,48 @@
-"""Buying in Chromium from a real web server: one click makes one order, whatever fails on the way."""
+"""Buying in Chromium from a real web server: the Buy button says each state, and why an order was refused."""
 
 from __future__ import annotations
 
-import gzip
 import os
-import re
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.conf import settings
-from django.contrib.auth.models import User
 from django.db.models.functions import Now
-from django.test import Client
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
+from playwright.sync_api import Page, Route, expect
 
-from shop import log_context
-from shop.models import Order, OrderItem, Product, Sale, SaleItem
+from shop.models import Order, OrderItem, Sale, SaleItem
 from shop.orders.customer_changes import pay_order
 from shop.orders.queued import save_queued
 from shop.orders.returns import return_order
-from shop.sales import lifecycle
+from shop.sales import lifecycle, offers
 from shop.sales.preheat import preheat_sale
-from tests.browser import launch, needs_chromium
-from tests.factories import OnSale, new_customer, on_sale, orders_in
+from tests.browser import needs_chromium
+from tests.factories import new_customer, orders_in
+from tests.shop.browser_support import (
+    EN,
+    ORDERS,
+    SAYS,
+    Enter,
+    assert_accessible,
+    browser,
+    button,
+    enter,
+    for_each_reader,
+    opened,
+    port,
+    prepared,
+    shows,
+    sold,
+    wait_for_route,
+)
 from tests.shop.conftest import buy
-from tests.shop.web_server import CHECKOUT, web_server
-from tests.waiting import wait_for
+from tests.shop.waiting_support import enter_all, set_rate
 
-AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
-STATIC = CHECKOUT / "shop" / "static" / "shop"
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
-ORDERS, TOKEN = "**/api/orders/", "**/account/token/"
-MOST_BYTES = 60_000
+__all__ = ["browser", "enter", "port"]  # the fixtures
+
 OLDEST_FIGURES = 5500
 """Maximum age of figures in milliseconds: a web server caches 2 s, a proxy 1 s, and a page polls within 2.5 s."""
-
-SAYS = {
-    "en": {
-        "coming": "Opens in ",
-        "buy": "Buy",
-        "buying": "Buying…",
-        "queued": "In the queue, place 1",
-        "yours": "Yours. 14:5",
-        "paused": "Paused",
-        "sold out": "Sold out",
-        "limit": "Limit reached",
-        "price": "Buy for 12.00 EUR",
-        "offline": "No connection",
-        "log in": "Log in to buy",
-        "over": "The sale is over",
-    },
-    "zh-hans": {
-        "coming": "后开售",
-        "buy": "购买",
-        "buying": "正在下单……",
-        "queued": "排队中，第 1 位",
-        "yours": "抢到了，剩余付款时间 14:5",
-        "paused": "已暂停",
-        "sold out": "售罄",
-        "limit": "已达限购数量",
-        "price": "以 12.00 EUR 购买",
-        "offline": "网络已断开",
-        "log in": "登录后购买",
-        "over": "活动已结束",
-    },
-}
-EN = SAYS["en"]
-
-FORGETFUL = """
-    const open = IDBFactory.prototype.open;
-    IDBFactory.prototype.open = function (name, version) { return open.call(this, name + Math.random(), version); };
-"""
-"""For negative controls: a script that makes each page lose its stored data."""
-
-SHIFTS = """
-    window.shifts = [];
-    new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((each) => each.value)))
-        .observe({ type: "layout-shift", buffered: true });
-"""
-
-HOUR_SLOW = """
-    Object.defineProperty(performance, "timeOrigin", { value: performance.timeOrigin - 3_600_000 });
-"""
 
 pytestmark = [
     pytest.mark.slow,
@@ -93,106 +50,6 @@ pytestmark = [
     pytest.mark.usefixtures("redis"),
     needs_chromium,
 ]
-
-Enter = Callable[..., BrowserContext]
-
-
-@pytest.fixture(scope="module")
-def port(django_db_setup: None) -> Iterator[int]:
-    """Run the shop's web server on the test database."""
-    with web_server() as (port, _):
-        yield port
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Start Chromium once, outside Django's async check: Playwright's event loop keeps Django from the database."""
-    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
-        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-        browser = launch(playwright)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def enter(port: int, browser: Browser) -> Iterator[Enter]:
-    """Open browsers of customers. When the test ends, no page may have written to its console."""
-    complaints: list[str] = []
-    contexts = []
-    address = f"http://127.0.0.1:{port}"
-
-    def entered(customer: int | None = None, language: str = "en", **options: Any) -> BrowserContext:
-        context = browser.new_context(**{"base_url": address, "locale": language, "viewport": PHONE, **options})
-        contexts.append(context)
-        context.set_default_timeout(20_000)
-        if customer is not None:
-            session = session_of(customer)
-            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
-        # Ignore the browser's own message about each response with an error status.
-        context.on(
-            "console",
-            lambda message: message.text.startswith("Failed to load resource") or complaints.append(message.text),
-        )
-        context.on("weberror", lambda error: complaints.append(str(error.error)))
-        return context
-
-    yield entered
-    for context in contexts:
-        context.close()
-    assert complaints == []
-
-
-def session_of(customer: int) -> str:
-    client = Client()
-    client.force_login(User.objects.get(pk=customer))
-    return client.cookies[settings.SESSION_COOKIE_NAME].value
-
-
-def sold(**options: Any) -> tuple[OnSale, str]:
-    """Put a new product on sale. Return the sale and the address of its page."""
-    units = options.pop("units", 5)
-    # Use a new sku, because web servers remember which ones were sold out a moment ago.
-    sku = f"product {new_customer()}"
-    offer = on_sale({sku: units}, **options)
-    Product.objects.filter(sku=sku).update(
-        name="Mechanical keyboard", description="Hot-swappable, with a knob.", picture="/static/shop/icon.svg"
-    )
-    slug = f"sale-{offer.sale}"
-    Sale.objects.filter(pk=offer.sale).update(slug=slug, name="Tonight only")
-    return offer, f"/sales/{slug}/"
-
-
-def prepared(**options: Any) -> tuple[int, OnSale, str]:
-    """Return a customer, a sale, and the address of its page."""
-    return (new_customer(), *sold(**options))
-
-
-def button(page: Page) -> Locator:
-    """Return the button or link that tells the buyer what they can do, or why they cannot buy."""
-    return page.locator(".buying .button:visible:not(.quiet)").first
-
-
-def state(page: Page) -> Locator:
-    return page.locator(".product")
-
-
-def opened(context: BrowserContext, address: str) -> Page:
-    page = context.new_page()
-    page.goto(address)
-    return page
-
-
-def shows(page: Page, text: str) -> None:
-    expect(button(page)).to_contain_text(text, timeout=20_000)
-
-
-def assert_accessible(page: Page) -> None:
-    """Check that axe reports nothing, and that the page is not wider than the screen."""
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    violations = page.evaluate("axe.run()")["violations"]
-    assert [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations] == []
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
-
 
 # Buying
 
@@ -212,8 +69,7 @@ def test_a_press_of_the_keyboard_buys(enter: Enter) -> None:
     assert bought == [(2, Decimal("9.90"), customer)]
 
 
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize("language", SAYS)
+@for_each_reader
 def test_the_button_says_each_state_in_both_languages(
     enter: Enter, language: str, viewport: dict[str, int], tmp_path: Path
 ) -> None:
@@ -268,201 +124,44 @@ def test_the_button_says_each_state_in_both_languages(
     check(page, "over")
 
 
-def wait_for_route(page: Page, held: list[Route]) -> Route:
-    """Wait for the first held request, and return it."""
-    while not held:
-        page.wait_for_timeout(20)
-    return held[0]
-
-
-# One press is one order
-
-
-def orders_of(context: BrowserContext) -> list[str]:
-    """Return a list that collects the idempotency key of each order request."""
-    keys: list[str] = []
-    context.on("request", lambda request: request.method == "POST" and keys.append(request.headers["idempotency-key"]))
-    return keys
-
-
-def traces_of(context: BrowserContext) -> list[str]:
-    """Return a list that collects the `traceparent` of each order request."""
-    traces: list[str] = []
-    context.on("request", lambda request: request.method == "POST" and traces.append(request.headers["traceparent"]))
-    return traces
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_reload_after_a_lost_answer_buys_once(enter: Enter, *, kept: bool) -> None:
-    """After a lost response, a reload does not buy twice. Negative control: a page that forgets its key buys again."""
-    customer, _, address = prepared()
-    context = enter(customer)
-    if not kept:
-        context.add_init_script(FORGETFUL)
-    keys, traces = orders_of(context), traces_of(context)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    context.route(ORDERS, lose_answer)
-    button(page).click()
-    shows(page, EN["offline"])
-    assert orders_in() == 1
-    page.reload()
-    shows(page, EN["offline"] if kept else EN["buy"])
-    context.unroute(ORDERS)
-    if not kept:
-        button(page).click()
-    shows(page, EN["yours"])
-    assert (orders_in(), len(set(keys))) == ((1, 1) if kept else (2, 2))
-    assert [log_context.trace_of(trace) for trace in traces] == keys, "all attempts of one press are one trace"
-    page.reload()
-    shows(page, EN["yours"] if kept else EN["buy"])
-
-
-def lose_answer(route: Route) -> None:
-    """Send the request to the shop, and drop the response."""
-    route.fetch()
-    route.abort()
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_two_tabs_buy_once(enter: Enter, *, kept: bool) -> None:
-    """Two tabs buy once. Negative control: tabs that do not share the stored key buy once each."""
-    customer, _, address = prepared()
-    context = enter(customer)
-    if not kept:
-        context.add_init_script(FORGETFUL)
-    keys = orders_of(context)
-    first, second = opened(context, address), opened(context, address)
-    for page in (first, second):
-        shows(page, EN["buy"])
-    held: list[Route] = []
-    context.route(ORDERS, lambda route: held.append(route))
-    # Click in both tabs at once, before either can know of the other.
-    for page in (first, second):
-        page.evaluate("setTimeout(() => document.querySelector('.buying button').click(), 200)")
-    for page in (first, second):
-        shows(page, EN["buying"])
-    while len(held) < 2:
-        first.wait_for_timeout(20)
-    for route in held:
-        route.continue_()
-    context.unroute(ORDERS)
-    for page in (first, second):
-        shows(page, EN["yours"])
-    assert (orders_in(), len(set(keys))) == ((1, 1) if kept else (2, 2))
-
-
-def test_a_tab_that_is_opened_later_goes_on_with_the_press(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    keys = orders_of(context)
-    first = opened(context, address)
-    shows(first, EN["buy"])
-    held: list[Route] = []
-    context.route(ORDERS, lambda route: held.append(route))
-    button(first).click()
-    wait_for_route(first, held)
-    first.close()
-    context.unroute(ORDERS)
-    second = opened(context, address)
-    shows(second, EN["yours"])
-    assert (orders_in(), len(set(keys))) == (1, 1)
-
-
-def test_another_press_after_buying_is_another_order(enter: Enter) -> None:
-    customer, _, address = prepared(limit=2)
-    context = enter(customer)
-    keys = orders_of(context)
-    page = opened(context, address)
-    for orders in (1, 2):
-        page.get_by_role("button", name=re.compile("Buy")).click()
-        expect(page.get_by_role("link", name=re.compile("Yours"))).to_be_visible(timeout=20_000)
-        wait_for(lambda orders=orders: len(set(keys)) == orders)  # type: ignore[misc]
-        shows(page, EN["yours"])
-        assert orders_in() == orders
-
-
-def test_without_a_connection_the_order_waits_and_goes_on_by_itself(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    keys = orders_of(context)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    context.set_offline(True)
-    button(page).click()
-    shows(page, EN["offline"])
-    expect(page.locator(".note")).to_have_text("No connection: nothing is lost. The order goes on by itself.")
-    while len(keys) < 3:
-        page.wait_for_timeout(50)
-    assert orders_in() == 0
-    context.set_offline(False)
-    shows(page, EN["yours"])
-    assert (orders_in(), len(set(keys))) == (1, 1)
-
-
-def test_a_busy_shop_is_asked_again_with_the_same_key(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    keys = orders_of(context)
-    answers = [(503, "busy", "1"), (409, "still-running", "1"), (429, "too-fast", "1"), (500, "internal", "")]
-
-    def refuse(route: Route) -> None:
-        status, slug, wait = answers.pop(0)
-        headers = {"Retry-After": wait} if wait else {}
-        route.fulfill(status=status, headers=headers, json={"type": f"/api/problems/{slug}/"})
-        if not answers:
-            context.unroute(ORDERS)
-
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    context.route(ORDERS, refuse)
-    button(page).click()
-    expect(page.locator(".note")).to_contain_text("The shop is busy.")
-    shows(page, EN["yours"])
-    assert (orders_in(), len(keys), len(set(keys))) == (1, 5, 1)
-
-
-def test_a_token_that_has_ended_is_replaced(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    context.route(ORDERS, lambda route: (route.fulfill(status=401, json={"type": "x"}), context.unroute(ORDERS)))
-    with page.expect_response(TOKEN):
-        button(page).click()
-    shows(page, EN["yours"])
-    assert orders_in() == 1
-
-
-def test_who_has_logged_out_logs_in_and_the_order_goes_on(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    cookies = context.cookies()
-    context.clear_cookies()
-    context.route(ORDERS, lambda route: (route.fulfill(status=401, json={"type": "x"}), context.unroute(ORDERS)))
-    button(page).click()
-    shows(page, EN["log in"])
-    assert (button(page).get_attribute("href"), orders_in()) == (f"/account/login/?next={address}", 0)
-    context.add_cookies(cookies)  # type: ignore[arg-type]
-    page.reload()
-    shows(page, EN["yours"])
-    assert orders_in() == 1
-
-
-def test_a_queued_order_is_followed_until_it_is_saved(enter: Enter) -> None:
+@for_each_reader
+def test_the_button_says_the_place_in_the_queue_and_in_the_waiting_room(
+    enter: Enter, language: str, viewport: dict[str, int], tmp_path: Path
+) -> None:
+    """The button says the place of a queued order, and of a waiting customer. Screenshots as above."""
+    says, folder = SAYS[language], Path(os.environ.get("SCREENSHOTS", tmp_path))
     customer, _, address = prepared(strategy="lua-queue")
-    page = opened(enter(customer), address)
-    shows(page, EN["buy"])
+
+    def check(page: Page, name: str) -> None:
+        shows(page, says[name])
+        assert_accessible(page)
+        page.screenshot(path=folder / f"{name}-{language}-{viewport['width']}.png", full_page=True)
+
+    page = opened(enter(customer, language, viewport=viewport), address)
+    shows(page, says["buy"])
     button(page).click()
-    shows(page, EN["queued"])
-    page.reload()
-    shows(page, EN["queued"])
-    assert orders_in() == 0
+    check(page, "queued")
+    expect(button(page)).to_have_attribute("aria-disabled", "true")
     save_queued()
-    shows(page, EN["yours"])
-    assert orders_in() == 1
+    shows(page, says["yours"])
+
+    customer, offer, address = prepared()
+    set_rate(offer, 1)
+    read = offers.get(offer.sale)
+    assert read is not None
+    enter_all(read, range(100_001, 100_101))
+    page = opened(enter(customer, language, viewport=viewport), address)
+    check(page, "enter")
+    button(page).click()
+    page.get_by_role("button", name=says["enter"]).click()
+    page.goto(address)
+    check(page, "place")
+    expect(button(page)).to_have_attribute("aria-disabled", "true")
+    set_rate(offer, 5000)
+    shows(page, says["buy"])
+    button(page).click()
+    shows(page, says["yours"])
+    assert orders_in() == 2
 
 
 # Refusals
@@ -587,121 +286,3 @@ def without_price(route: Route) -> None:
     for item in body["items"]:
         del item["price"]
     route.continue_(post_data=body)
-
-
-# The opening
-
-
-@pytest.mark.parametrize("reserved", [True, False])
-def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: bool) -> None:
-    """The sale opens by itself, and nothing moves.
-
-    Negative control: a page without reserved room for the sentence moves.
-    """
-    customer = new_customer()
-
-    def two_products() -> str:
-        offer = on_sale({f"a {customer}": 3, f"b {customer}": 3}, opens=timedelta(seconds=9))
-        preheat_sale(offer.sale)
-        return f"/sales/{Sale.objects.get(pk=offer.sale).slug}/"
-
-    address = two_products()
-    context = enter(customer, bypass_csp=not reserved)
-    context.add_init_script(SHIFTS)
-    keys = orders_of(context)
-    page = opened(context, address)
-    if not reserved:
-        page.add_style_tag(content=".note { min-height: 0 !important; }")
-    shows(page, EN["coming"])
-    expect(button(page)).to_have_attribute("aria-disabled", "true")
-    button(page).click(force=True)
-    page.evaluate("window.shifts.length = 0")
-    shows(page, EN["buy"])
-    expect(page.locator(".note").first).to_have_text("The sale is open.")
-    page.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
-    assert bool(page.evaluate("window.shifts.length")) is not reserved
-    assert keys == []
-    button(page).click()
-    shows(page, EN["yours"])
-    assert len(keys) == 1
-
-
-@pytest.mark.parametrize("dated", [True, False])
-def test_the_countdown_follows_the_clock_of_the_shop(enter: Enter, *, dated: bool) -> None:
-    """The countdown follows the shop's clock, while the browser's is an hour slow.
-
-    Negative control: undated responses.
-    """
-    customer, _, address = prepared(opens=timedelta(minutes=30))
-    context = enter(customer)
-    context.add_init_script(HOUR_SLOW)
-    if not dated:
-        context.route("**/*.json", without_date)
-        context.route(TOKEN, without_date)
-    page = opened(context, address)
-    shows(page, "Opens in 29:5" if dated else "Opens in 1:29:")
-
-
-def without_date(route: Route) -> None:
-    response = route.fetch()
-    route.fulfill(response=response, headers={**response.headers, "date": ""})
-
-
-def test_a_hidden_page_asks_nothing(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    polls: list[str] = []
-    context.on("request", lambda request: polls.append(request.url) if request.url.endswith("now.json") else None)
-    page.wait_for_timeout(2600)
-    assert polls
-    page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
-    page.wait_for_timeout(2600)  # The next planned poll finds the page hidden.
-    polls.clear()
-    page.wait_for_timeout(2600)
-    assert polls == []
-    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
-    while not polls:
-        page.wait_for_timeout(20)
-
-
-# Without JavaScript, and the weight of the page
-
-
-def test_the_page_buys_without_scripts(enter: Enter) -> None:
-    customer, _, address = prepared(limit=2)
-    page = opened(enter(customer, java_script_enabled=False), address)
-    page.locator(".buying input[name=quantity]").fill("2")
-    page.get_by_role("button", name="Buy").click()
-    expect(page.locator("input[name=quantity]")).to_have_value("2")
-    page.get_by_role("button", name="Buy").click()
-    page.wait_for_url("**/orders/*/")
-    page.go_back()
-    page.get_by_role("button", name="Buy").click()
-    page.wait_for_url("**/orders/*/")
-    assert list(OrderItem.objects.values_list("quantity", flat=True)) == [2]
-
-
-def test_who_has_not_logged_in_is_led_there(enter: Enter) -> None:
-    _, _, address = prepared()
-    page = opened(enter(java_script_enabled=False), address)
-    page.get_by_role("button", name="Buy").click()
-    page.wait_for_url(re.compile(r"/account/login/\?next=/sales/.*/buy/"))
-
-
-def test_the_page_with_its_picture_is_light(enter: Enter) -> None:
-    customer, _, address = prepared()
-    pictures = sorted((STATIC / "products").glob("*"), key=lambda file: file.stat().st_size)
-    if pictures:
-        picture = f"/static/shop/products/{pictures[-1].name}"
-        Product.objects.update(picture=picture)
-    context = enter(customer)
-    bodies: dict[str, bytes] = {}
-    context.on("requestfinished", lambda request: bodies.setdefault(request.url, request.response().body()))
-    page = opened(context, address)
-    page.wait_for_load_state("networkidle")
-    shows(page, EN["buy"])
-    sizes = {re.sub(".*/", "", url) or "page": len(gzip.compress(body)) for url, body in bodies.items()}
-    assert {"page", "base.css", "pages.css", "sale.js", "now.json"} <= set(sizes)
-    assert sum(sizes.values()) <= MOST_BYTES, sizes

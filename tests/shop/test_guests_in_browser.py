@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from shop.models import Guest, Order, Sale
 from tests.browser import needs_chromium
 from tests.factories import orders_in
-from tests.shop.test_buying_in_browser import (
+from tests.shop.browser_support import (
     DESKTOP,
     EN,
     PHONE,

@@ -1,0 +1,173 @@
+"""The storefront in Chromium: a web server of its own, browsers of customers, and the texts of the Buy button."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
+
+from shop.models import Product, Sale
+from tests.browser import launch
+from tests.factories import OnSale, new_customer, on_sale
+from tests.shop.payment_support import session_of
+from tests.shop.web_server import CHECKOUT, web_server
+
+AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
+DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+ORDERS, TOKEN = "**/api/orders/", "**/account/token/"
+
+SAYS = {
+    "en": {
+        "coming": "Opens in ",
+        "buy": "Buy",
+        "buying": "Buying…",
+        "queued": "In the queue, place 1",
+        "yours": "Yours. 14:5",
+        "paused": "Paused",
+        "sold out": "Sold out",
+        "limit": "Limit reached",
+        "price": "Buy for 12.00 EUR",
+        "offline": "No connection",
+        "log in": "Log in to buy",
+        "over": "The sale is over",
+        "enter": "Enter the waiting room",
+        "place": "You are number 101",
+        "nothing lost": "No connection: nothing is lost. The order goes on by itself.",
+    },
+    "zh-hans": {
+        "coming": "后开售",
+        "buy": "购买",
+        "buying": "正在下单……",
+        "queued": "排队中，第 1 位",
+        "yours": "抢到了，剩余付款时间 14:5",
+        "paused": "已暂停",
+        "sold out": "售罄",
+        "limit": "已达限购数量",
+        "price": "以 12.00 EUR 购买",
+        "offline": "网络已断开",
+        "log in": "登录后购买",
+        "over": "活动已结束",
+        "enter": "进入等候室",
+        "place": "您是第 101 位",
+        "nothing lost": "网络已断开，但什么都不会丢。恢复后订单会自动继续。",
+    },
+}
+EN = SAYS["en"]
+
+READERS = [
+    pytest.param(language, viewport, id=f"{language}-{name}")
+    for language in SAYS
+    for name, viewport in (("phone", PHONE), ("desktop", DESKTOP))
+]
+for_each_reader = pytest.mark.parametrize(("language", "viewport"), READERS)
+"""Runs a test in both languages, at the width of a phone and of a desktop."""
+
+Enter = Callable[..., BrowserContext]
+
+
+@pytest.fixture(scope="module")
+def port(django_db_setup: None) -> Iterator[int]:
+    """Run the shop's web server on the test database."""
+    with web_server() as (port, _):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Start Chromium once, outside Django's async check: Playwright's event loop keeps Django from the database."""
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def enter(port: int, browser: Browser) -> Iterator[Enter]:
+    """Open browsers of customers. When the test ends, no page may have written to its console."""
+    complaints: list[str] = []
+    contexts = []
+    address = f"http://127.0.0.1:{port}"
+
+    def entered(customer: int | None = None, language: str = "en", **options: Any) -> BrowserContext:
+        context = browser.new_context(**{"base_url": address, "locale": language, "viewport": PHONE, **options})
+        contexts.append(context)
+        context.set_default_timeout(20_000)
+        if customer is not None:
+            session = session_of(customer)
+            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
+        # Ignore the browser's own message about each response with an error status.
+        context.on(
+            "console",
+            lambda message: message.text.startswith("Failed to load resource") or complaints.append(message.text),
+        )
+        context.on("weberror", lambda error: complaints.append(str(error.error)))
+        return context
+
+    yield entered
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def sold(**options: Any) -> tuple[OnSale, str]:
+    """Put a new product on sale. Return the sale and the address of its page."""
+    units = options.pop("units", 5)
+    # Use a new sku, because web servers remember which ones were sold out a moment ago.
+    sku = f"product {new_customer()}"
+    offer = on_sale({sku: units}, **options)
+    Product.objects.filter(sku=sku).update(
+        name="Mechanical keyboard", description="Hot-swappable, with a knob.", picture="/static/shop/icon.svg"
+    )
+    slug = f"sale-{offer.sale}"
+    Sale.objects.filter(pk=offer.sale).update(slug=slug, name="Tonight only")
+    return offer, f"/sales/{slug}/"
+
+
+def prepared(**options: Any) -> tuple[int, OnSale, str]:
+    """Return a customer, a sale, and the address of its page."""
+    return (new_customer(), *sold(**options))
+
+
+def button(page: Page) -> Locator:
+    """Return the button or link that tells the buyer what they can do, or why they cannot buy."""
+    return page.locator(".buying .button:visible:not(.quiet)").first
+
+
+def state(page: Page) -> Locator:
+    return page.locator(".product")
+
+
+def opened(context: BrowserContext, address: str) -> Page:
+    page = context.new_page()
+    page.goto(address)
+    return page
+
+
+def shows(page: Page, text: str) -> None:
+    expect(button(page)).to_contain_text(text, timeout=20_000)
+
+
+def assert_accessible(page: Page) -> None:
+    """Check that axe reports nothing, and that the page is not wider than the screen."""
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    violations = page.evaluate("axe.run()")["violations"]
+    assert [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations] == []
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+
+
+def wait_for_route(page: Page, held: list[Route]) -> Route:
+    """Wait for the first held request, and return it."""
+    while not held:
+        page.wait_for_timeout(20)
+    return held[0]
+
+
+def orders_of(context: BrowserContext) -> list[str]:
+    """Return a list that collects the idempotency key of each order request."""
+    keys: list[str] = []
+    context.on("request", lambda request: request.method == "POST" and keys.append(request.headers["idempotency-key"]))
+    return keys

@@ -1,0 +1,318 @@
+"""One press is one order, whatever fails on the way: two tabs, a reload, no connection, a busy shop, no JavaScript."""
+
+from __future__ import annotations
+
+import re
+from uuid import uuid4
+
+import pytest
+from playwright.sync_api import BrowserContext, Page, Route, expect
+
+from shop import log_context
+from shop.models import OrderItem
+from shop.orders.queued import save_queued
+from tests.browser import needs_chromium
+from tests.factories import orders_in
+from tests.shop.browser_support import (
+    EN,
+    ORDERS,
+    PHONE,
+    READERS,
+    SAYS,
+    TOKEN,
+    Enter,
+    browser,
+    button,
+    enter,
+    for_each_reader,
+    opened,
+    orders_of,
+    port,
+    prepared,
+    shows,
+    wait_for_route,
+)
+from tests.waiting import wait_for
+
+__all__ = ["browser", "enter", "port"]  # the fixtures
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    needs_chromium,
+]
+
+FORGETFUL = """
+    const open = IDBFactory.prototype.open;
+    IDBFactory.prototype.open = function (name, version) { return open.call(this, name + Math.random(), version); };
+"""
+"""For negative controls: a script that makes each page lose its stored data."""
+
+with_control = pytest.mark.parametrize(
+    ("language", "viewport", "kept"),
+    [
+        *(pytest.param(*each.values, True, id=each.id) for each in READERS),
+        pytest.param("en", PHONE, False, id="control"),
+    ],
+)
+"""Runs a test in both languages at both widths, and once as a negative control."""
+
+OFFLINE = 5000
+"""Milliseconds without a connection."""
+
+
+def traces_of(context: BrowserContext) -> list[str]:
+    """Return a list that collects the `traceparent` of each order request."""
+    traces: list[str] = []
+    context.on("request", lambda request: request.method == "POST" and traces.append(request.headers["traceparent"]))
+    return traces
+
+
+@with_control
+def test_a_reload_after_a_lost_answer_buys_once(
+    enter: Enter, language: str, viewport: dict[str, int], *, kept: bool
+) -> None:
+    """After a lost response, a reload does not buy twice. Negative control: a page that forgets its key buys again."""
+    says = SAYS[language]
+    customer, _, address = prepared()
+    context = enter(customer, language, viewport=viewport)
+    if not kept:
+        context.add_init_script(FORGETFUL)
+    keys, traces = orders_of(context), traces_of(context)
+    page = opened(context, address)
+    shows(page, says["buy"])
+    context.route(ORDERS, lose_answer)
+    button(page).click()
+    shows(page, says["offline"])
+    assert orders_in() == 1
+    page.reload()
+    shows(page, says["offline"] if kept else says["buy"])
+    context.unroute(ORDERS)
+    if not kept:
+        button(page).click()
+    shows(page, says["yours"])
+    assert (orders_in(), len(set(keys))) == ((1, 1) if kept else (2, 2))
+    assert [log_context.trace_of(trace) for trace in traces] == keys, "all attempts of one press are one trace"
+    page.reload()
+    shows(page, says["yours"] if kept else says["buy"])
+
+
+def lose_answer(route: Route) -> None:
+    """Send the request to the shop, and drop the response."""
+    route.fetch()
+    route.abort()
+
+
+@with_control
+def test_two_tabs_buy_once(enter: Enter, language: str, viewport: dict[str, int], *, kept: bool) -> None:
+    """Two tabs buy once. Negative control: tabs that do not share the stored key buy once each."""
+    says = SAYS[language]
+    customer, _, address = prepared()
+    context = enter(customer, language, viewport=viewport)
+    if not kept:
+        context.add_init_script(FORGETFUL)
+    keys = orders_of(context)
+    first, second = opened(context, address), opened(context, address)
+    for page in (first, second):
+        shows(page, says["buy"])
+    held: list[Route] = []
+    context.route(ORDERS, lambda route: held.append(route))
+    # Click in both tabs at once, before either can know of the other.
+    for page in (first, second):
+        page.evaluate("setTimeout(() => document.querySelector('.buying button').click(), 200)")
+    for page in (first, second):
+        shows(page, says["buying"])
+    while len(held) < 2:
+        first.wait_for_timeout(20)
+    for route in held:
+        route.continue_()
+    context.unroute(ORDERS)
+    for page in (first, second):
+        shows(page, says["yours"])
+    assert (orders_in(), len(set(keys))) == ((1, 1) if kept else (2, 2))
+
+
+def test_a_tab_that_is_opened_later_goes_on_with_the_press(enter: Enter) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    keys = orders_of(context)
+    first = opened(context, address)
+    shows(first, EN["buy"])
+    held: list[Route] = []
+    context.route(ORDERS, lambda route: held.append(route))
+    button(first).click()
+    wait_for_route(first, held)
+    first.close()
+    context.unroute(ORDERS)
+    second = opened(context, address)
+    shows(second, EN["yours"])
+    assert (orders_in(), len(set(keys))) == (1, 1)
+
+
+def test_another_press_after_buying_is_another_order(enter: Enter) -> None:
+    customer, _, address = prepared(limit=2)
+    context = enter(customer)
+    keys = orders_of(context)
+    page = opened(context, address)
+    for orders in (1, 2):
+        page.get_by_role("button", name=re.compile("Buy")).click()
+        expect(page.get_by_role("link", name=re.compile("Yours"))).to_be_visible(timeout=20_000)
+        wait_for(lambda orders=orders: len(set(keys)) == orders)  # type: ignore[misc]
+        shows(page, EN["yours"])
+        assert orders_in() == orders
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+@for_each_reader
+def test_five_seconds_without_a_connection_during_the_purchase_buy_once(
+    enter: Enter, language: str, viewport: dict[str, int], *, arrived: bool
+) -> None:
+    """The connection is lost while the request is on its way, before or after it has arrived at the shop."""
+    says = SAYS[language]
+    customer, _, address = prepared()
+    context = enter(customer, language, viewport=viewport)
+    keys = orders_of(context)
+    page = opened(context, address)
+    shows(page, says["buy"])
+    lose_connection_while_buying(context, page, says, arrived=arrived)
+    assert orders_in() == int(arrived)
+    assert len(keys) > 1, "the page tries again in the meantime"
+    context.set_offline(False)
+    shows(page, says["yours"])
+    assert (orders_in(), len(set(keys))) == (1, 1)
+    page.reload()
+    shows(page, says["yours"])
+    assert orders_in() == 1
+
+
+def test_attempts_with_keys_of_their_own_would_buy_twice(enter: Enter) -> None:
+    """The negative control: each attempt has another key."""
+    customer, _, address = prepared()
+    context = enter(customer)
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    lose_connection_while_buying(context, page, EN, arrived=True)
+    context.route(ORDERS, with_another_key)
+    context.set_offline(False)
+    shows(page, EN["yours"])
+    assert orders_in() == 2
+
+
+def lose_connection_while_buying(context: BrowserContext, page: Page, says: dict[str, str], *, arrived: bool) -> None:
+    """Press Buy, lose the connection before the answer arrives, and wait for five seconds.
+
+    Args:
+        arrived: whether the shop gets the request before.
+    """
+    held: list[Route] = []
+    context.route(ORDERS, lambda route: held.append(route))
+    button(page).click()
+    shows(page, says["buying"])
+    request = wait_for_route(page, held)
+    if arrived:
+        request.fetch()
+    context.set_offline(True)
+    request.abort()
+    context.unroute(ORDERS)
+    shows(page, says["offline"])
+    expect(page.locator(".note")).to_have_text(says["nothing lost"])
+    page.wait_for_timeout(OFFLINE)
+    shows(page, says["offline"])
+
+
+def with_another_key(route: Route) -> None:
+    route.continue_(headers={**route.request.headers, "idempotency-key": uuid4().hex})
+
+
+def test_a_busy_shop_is_asked_again_with_the_same_key(enter: Enter) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    keys = orders_of(context)
+    answers = [(503, "busy", "1"), (409, "still-running", "1"), (429, "too-fast", "1"), (500, "internal", "")]
+
+    def refuse(route: Route) -> None:
+        status, slug, wait = answers.pop(0)
+        headers = {"Retry-After": wait} if wait else {}
+        route.fulfill(status=status, headers=headers, json={"type": f"/api/problems/{slug}/"})
+        if not answers:
+            context.unroute(ORDERS)
+
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    context.route(ORDERS, refuse)
+    button(page).click()
+    expect(page.locator(".note")).to_contain_text("The shop is busy.")
+    shows(page, EN["yours"])
+    assert (orders_in(), len(keys), len(set(keys))) == (1, 5, 1)
+
+
+def test_a_token_that_has_ended_is_replaced(enter: Enter) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    context.route(ORDERS, lambda route: (route.fulfill(status=401, json={"type": "x"}), context.unroute(ORDERS)))
+    with page.expect_response(TOKEN):
+        button(page).click()
+    shows(page, EN["yours"])
+    assert orders_in() == 1
+
+
+def test_who_has_logged_out_logs_in_and_the_order_goes_on(enter: Enter) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    cookies = context.cookies()
+    context.clear_cookies()
+    context.route(ORDERS, lambda route: (route.fulfill(status=401, json={"type": "x"}), context.unroute(ORDERS)))
+    button(page).click()
+    shows(page, EN["log in"])
+    assert (button(page).get_attribute("href"), orders_in()) == (f"/account/login/?next={address}", 0)
+    context.add_cookies(cookies)  # type: ignore[arg-type]
+    page.reload()
+    shows(page, EN["yours"])
+    assert orders_in() == 1
+
+
+def test_a_queued_order_is_followed_until_it_is_saved(enter: Enter) -> None:
+    customer, _, address = prepared(strategy="lua-queue")
+    page = opened(enter(customer), address)
+    shows(page, EN["buy"])
+    button(page).click()
+    shows(page, EN["queued"])
+    page.reload()
+    shows(page, EN["queued"])
+    assert orders_in() == 0
+    save_queued()
+    shows(page, EN["yours"])
+    assert orders_in() == 1
+
+
+# Without JavaScript
+
+
+@for_each_reader
+def test_the_page_buys_once_without_scripts(enter: Enter, language: str, viewport: dict[str, int]) -> None:
+    """The page buys without scripts. To go back and send the form again makes no second order."""
+    buy = SAYS[language]["buy"]
+    customer, _, address = prepared(limit=2)
+    page = opened(enter(customer, language, viewport=viewport, java_script_enabled=False), address)
+    page.locator(".buying input[name=quantity]").fill("2")
+    page.get_by_role("button", name=buy).click()
+    expect(page.locator("input[name=quantity]")).to_have_value("2")
+    page.get_by_role("button", name=buy).click()
+    page.wait_for_url("**/orders/*/")
+    bought = page.url
+    page.go_back()
+    page.get_by_role("button", name=buy).click()
+    page.wait_for_url(bought)
+    assert list(OrderItem.objects.values_list("quantity", "order__customer")) == [(2, customer)]
+
+
+def test_who_has_not_logged_in_is_led_there(enter: Enter) -> None:
+    _, _, address = prepared()
+    page = opened(enter(java_script_enabled=False), address)
+    page.get_by_role("button", name="Buy").click()
+    page.wait_for_url(re.compile(r"/account/login/\?next=/sales/.*/buy/"))

@@ -1,0 +1,208 @@
+"""The opening of a sale in Chromium: the countdown follows the shop's clock, and nothing moves when it ends."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from playwright.sync_api import BrowserContext, Route, expect
+
+from shop.models import Sale
+from shop.sales.preheat import preheat_sale
+from tests.browser import needs_chromium
+from tests.factories import new_customer, on_sale
+from tests.shop.browser_support import (
+    EN,
+    ORDERS,
+    TOKEN,
+    Enter,
+    browser,
+    button,
+    enter,
+    opened,
+    orders_of,
+    port,
+    prepared,
+    shows,
+    sold,
+)
+from tests.waiting import wait_for
+
+__all__ = ["browser", "enter", "port"]  # the fixtures
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    needs_chromium,
+]
+
+SHIFTS = """
+    window.shifts = [];
+    new PerformanceObserver((list) => window.shifts.push(...list.getEntries().map((each) => each.value)))
+        .observe({ type: "layout-shift", buffered: true });
+"""
+
+HOUR_SLOW = """
+    Object.defineProperty(performance, "timeOrigin", { value: performance.timeOrigin - 3_600_000 });
+"""
+
+
+PRESSES = """
+    setInterval(() => {
+        const button = document.querySelector(".buying button[aria-disabled=false]");
+        if (!button) return;
+        window.pressed ??= performance.timeOrigin + performance.now();
+        button.click();
+    }, 5);
+"""
+"""A program in the page, which presses Buy as soon as that is possible, and notes when."""
+
+OPENING = """
+    import("/static/shop/asking.js").then(({ clock, local }) => {
+        clock.read = () => {};
+        return Date.parse(document.querySelector("[data-shown=opens_at]").dateTime) - clock.now() + local();
+    })
+"""
+"""Returns the time of the opening in milliseconds, by the browser's clock, and lets no answer change what it is."""
+
+KNOWN = "import('/static/shop/visit.js').then(({ visit }) => Boolean(visit.login && visit.sale))"
+"""Returns whether the page knows its sale and its customer."""
+
+RENDER = 200
+"""Milliseconds between two looks of the page at its clock."""
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: bool) -> None:
+    """The sale opens by itself, and nothing moves.
+
+    Negative control: a page without reserved room for the sentence moves.
+    """
+    customer = new_customer()
+
+    def two_products() -> str:
+        offer = on_sale({f"a {customer}": 3, f"b {customer}": 3}, opens=timedelta(seconds=9))
+        preheat_sale(offer.sale)
+        return f"/sales/{Sale.objects.get(pk=offer.sale).slug}/"
+
+    address = two_products()
+    context = enter(customer, bypass_csp=not reserved)
+    context.add_init_script(SHIFTS)
+    keys = orders_of(context)
+    page = opened(context, address)
+    if not reserved:
+        page.add_style_tag(content=".note { min-height: 0 !important; }")
+    shows(page, EN["coming"])
+    expect(button(page)).to_have_attribute("aria-disabled", "true")
+    button(page).click(force=True)
+    page.evaluate("window.shifts.length = 0")
+    shows(page, EN["buy"])
+    expect(page.locator(".note").first).to_have_text("The sale is open.")
+    page.evaluate("new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))")
+    assert bool(page.evaluate("window.shifts.length")) is not reserved
+    assert keys == []
+    button(page).click()
+    shows(page, EN["yours"])
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize("dated", [True, False])
+def test_the_countdown_follows_the_clock_of_the_shop(enter: Enter, *, dated: bool) -> None:
+    """The countdown follows the shop's clock, while the browser's is an hour slow.
+
+    Negative control: undated responses.
+    """
+    customer, _, address = prepared(opens=timedelta(minutes=30))
+    context = enter(customer)
+    context.add_init_script(HOUR_SLOW)
+    if not dated:
+        context.route("**/*.json", without_date)
+        context.route(TOKEN, without_date)
+    page = opened(context, address)
+    shows(page, "Opens in 29:5" if dated else "Opens in 1:29:")
+
+
+def without_date(route: Route) -> None:
+    response = route.fetch()
+    route.fulfill(response=response, headers={**response.headers, "date": ""})
+
+
+def test_a_hidden_page_asks_nothing(enter: Enter) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    polls: list[str] = []
+    context.on("request", lambda request: polls.append(request.url) if request.url.endswith("now.json") else None)
+    page.wait_for_timeout(2600)
+    assert polls
+    page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
+    page.wait_for_timeout(2600)  # The next planned poll finds the page hidden.
+    polls.clear()
+    page.wait_for_timeout(2600)
+    assert polls == []
+    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    while not polls:
+        page.wait_for_timeout(20)
+
+
+# The pause after the opening
+
+
+@pytest.mark.parametrize("number", [0, 0.999])
+def test_an_order_is_sent_after_the_opening_and_a_random_pause(enter: Enter, number: float) -> None:
+    """The pause is up to a second, so that not all browsers send in the same millisecond."""
+    customer, _, address = prepared(opens=timedelta(minutes=2))
+    assert 0 <= opens_after(enter(customer), address, number) - 1000 * number <= RENDER + 5
+
+
+@pytest.mark.parametrize("pausing", [True, False])
+def test_two_browsers_do_not_send_in_the_same_moment(enter: Enter, *, pausing: bool) -> None:
+    """Two browsers with different draws send at different times. Negative control: a script without the pause."""
+    _, address = sold(opens=timedelta(minutes=2))
+    sent = []
+    for number in (0.2, 0.8):
+        context = enter(new_customer())
+        if not pausing:
+            context.route("**/visit.js", without_pause)
+        sent.append(opens_after(context, address, number))
+    assert (abs(sent[1] - sent[0]) > RENDER + 5) is pausing, sent
+
+
+def test_each_browser_draws_its_own_pause(enter: Enter) -> None:
+    customer, _, address = prepared(opens=timedelta(minutes=2))
+    pages = [opened(enter(customer), address) for _ in range(3)]
+    pauses = [page.evaluate("import('/static/shop/visit.js').then(({ visit }) => visit.jitter)") for page in pages]
+    assert len(set(pauses)) == 3
+    assert all(0 <= pause < 1000 for pause in pauses)
+
+
+def opens_after(context: BrowserContext, address: str, number: float) -> float:
+    """Open a page of a sale, and return how many milliseconds after the opening it sends an order.
+
+    The page's time stands still, except when this function moves it on. So the result does not depend on how fast the
+    machine is.
+
+    Args:
+        number: result of each draw of the page, from 0 to 1.
+    """
+    page = context.new_page()
+    page.clock.install()  # before the scripts, so that they use this clock, too
+    page.add_init_script(f"Math.random = () => {number};")
+    page.add_init_script(PRESSES)
+    page.goto(address)
+    wait_for(lambda: page.evaluate(KNOWN), "the page to know the sale")
+    page.route(ORDERS, lambda route: route.abort())
+    opening = float(page.evaluate(OPENING))
+    page.clock.pause_at(opening / 1000 - 1)
+    with page.expect_request(ORDERS):
+        page.clock.run_for(1000 + 1000 + 2 * RENDER)
+    return float(page.evaluate("window.pressed")) - opening
+
+
+def without_pause(route: Route) -> None:
+    response = route.fetch()
+    script = response.text().replace("jitter = 1000 * Math.random()", "jitter = 0")
+    assert script != response.text()
+    route.fulfill(response=response, body=script)

@@ -1,0 +1,210 @@
+"""All pages of the storefront in Chromium: axe finds nothing, nothing is cut, and no page mixes languages."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from shop.models import Product, Sale
+from shop.pages import sales
+from shop.sales import lifecycle
+from tests.browser import needs_chromium
+from tests.factories import new_customer, on_sale
+from tests.shop.browser_support import (
+    DESKTOP,
+    PHONE,
+    Enter,
+    assert_accessible,
+    browser,
+    enter,
+    for_each_reader,
+)
+from tests.shop.conftest import buy, raising
+from tests.shop.waiting_support import set_rate
+
+__all__ = ["browser", "enter"]  # the fixtures
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    needs_chromium,
+]
+
+HOUR = timedelta(hours=1)
+ENGLISH = re.compile(r"[A-Za-z]{2,}(?:[ ,.]+[A-Za-z]{2,}){2,}")
+"""Three English words in a row. A page in Chinese has none, except for code, and for names that a shop gives."""
+CHINESE = re.compile(r"[\u4e00-\u9fff]+")
+
+WORDS = """
+    document.querySelectorAll("code, .languages").forEach((each) => each.remove());
+    document.body.innerText
+"""
+"""Removes what is in no language or in another one, and returns the words of the page."""
+SOME_PROBLEMS = ("idempotency-key", "internal", "sold-out", "too-fast")
+"""Problem types with code, with a long text, with a short one, and with a time to wait."""
+
+
+@pytest.fixture
+def port(live_server: Any) -> Iterator[int]:
+    """The shop in this process, so that a test can let a page fail."""
+    return live_server.thread.port
+
+
+class Walk:
+    """A visitor who opens one page after another.
+
+    Args:
+        folder: where screenshots go.
+    """
+
+    def __init__(self, page: Page, language: str, folder: Path) -> None:
+        self.page, self.language, self.folder = page, language, folder
+
+    def go(self, path: str, name: str, status: int = 200) -> None:
+        response = self.page.goto(path)
+        assert response is not None
+        assert response.status == status, path
+        self.look(name)
+
+    def look(self, name: str) -> None:
+        """Check the page that is open, and take a screenshot."""
+        page = self.page
+        assert_accessible(page)
+        assert page.locator("h1").count() == 1, page.url
+        assert page.locator("html").get_attribute("lang") == self.language
+        words = page.evaluate(WORDS)
+        foreign = ENGLISH if self.language == "zh-hans" else CHINESE
+        assert foreign.findall(words) == [], page.url
+        size = page.viewport_size
+        assert size is not None
+        page.screenshot(path=self.folder / f"{name}-{self.language}-{size['width']}.png", full_page=True)
+
+
+@pytest.fixture
+def walk(enter: Enter, tmp_path: Path) -> Any:
+    """Begin a walk. Screenshots are in `SCREENSHOTS`, if that is set."""
+
+    def begun(language: str, viewport: dict[str, int], customer: int | None = None) -> Walk:
+        page = enter(customer, language, viewport=viewport).new_page()
+        return Walk(page, language, Path(os.environ.get("SCREENSHOTS", tmp_path)))
+
+    return begun
+
+
+def all_sales() -> dict[str, str]:
+    """Put a sale of each state on sale. Return their slugs by state."""
+    made = {
+        "open": on_sale({"keyboard": 40, "headphones": 3}, closes=HOUR, limit=2),
+        "coming": on_sale({"lamp": 30}, opens=HOUR, closes=2 * HOUR),
+        "paused": on_sale({"camera": 5}, closes=2 * HOUR),
+        "sold-out": on_sale({"poster": 1}, closes=3 * HOUR),
+        "over": on_sale({"record": 9}, opens=-2 * HOUR, closes=-HOUR),
+        "room": on_sale({"record": 9}, closes=4 * HOUR),
+    }
+    set_rate(made["room"], 1)
+    lifecycle.pause(made["paused"].sale)
+    buy(made["sold-out"], poster=1)
+    for product in Product.objects.all():
+        Product.objects.filter(pk=product.pk).update(picture=f"/static/shop/products/{product.sku}.svg")
+    for state, offer in made.items():
+        Sale.objects.filter(pk=offer.sale).update(name=f"Sale {len(state)}", slug=f"sale-{state}")
+    return {state: f"sale-{state}" for state in made}
+
+
+@for_each_reader
+def test_the_pages_of_sales(walk: Any, language: str, viewport: dict[str, int]) -> None:
+    customer = new_customer()
+    all_sales()
+    order = buy_one(customer)
+    visitor, buyer = walk(language, viewport), walk(language, viewport, customer)
+    visitor.go("/", "home")
+    visitor.go("/sales/", "sales")
+    for state in ("open", "coming", "paused", "sold-out", "over", "room"):
+        visitor.go(f"/sales/sale-{state}/", f"sale {state}")
+    buyer.go("/sales/sale-open/buy/", "buy all")
+    buyer.page.locator("[name=quantity]").first.fill("2")
+    buyer.go("/sales/sale-coming/buy/", "buy coming", 409)
+    buyer.go("/sales/sale-over/buy/", "buy over", 409)
+    buyer.go("/sales/sale-sold-out/buy/", "buy sold out")
+    buyer.page.locator(".order-form button").click()
+    buyer.look("bought nothing")
+    buyer.go("/waiting/sale-room/", "room")
+    buyer.go("/orders/", "orders")
+    buyer.go(f"/orders/{order}/", "order")
+
+
+def buy_one(customer: int) -> Any:
+    offer = on_sale({"lp": 3})
+    Sale.objects.filter(pk=offer.sale).update(name="Sale", slug="sale-lp")
+    return buy(offer, customer, lp=1).order.pk
+
+
+@for_each_reader
+def test_the_pages_of_errors(
+    walk: Any, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visitor = walk(language, viewport)
+    visitor.go("/nothing/", "404", 404)
+    visitor.go("/sales/nothing/", "404 sale", 404)
+    visitor.go("/sales", "404 slash", 404)
+    visitor.page.goto("/account/login/")
+    visitor.page.evaluate("document.querySelector('[name=csrfmiddlewaretoken]').value = ''")
+    visitor.page.locator("[name=login]").fill("a")
+    visitor.page.locator("[name=password]").fill("b")
+    visitor.page.locator("main form button").click()
+    visitor.look("403")
+    monkeypatch.setattr(sales.now, "get_all", raising(RuntimeError("broken")))
+    visitor.go("/sales/", "500", 500)
+
+
+@for_each_reader
+def test_some_pages_of_problem_types(walk: Any, language: str, viewport: dict[str, int]) -> None:
+    visitor = walk(language, viewport)
+    for slug in SOME_PROBLEMS:
+        visitor.go(f"/api/problems/{slug}/", f"problem {slug}")
+
+
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_the_page_of_the_api(walk: Any, viewport: dict[str, int]) -> None:
+    """It is in English alone, as the API is."""
+    visitor = walk("en", viewport)
+    visitor.page.goto("/api/docs/")
+    expect(visitor.page.get_by_text("/api/orders/", exact=True).first).to_be_visible()
+    visitor.look("api")
+
+
+# The first page in one screen
+
+
+@for_each_reader
+@pytest.mark.parametrize("selling", [True, False])
+def test_the_first_page_shows_all_doors_in_one_screen(
+    enter: Enter, language: str, viewport: dict[str, int], *, selling: bool
+) -> None:
+    """On a desktop nothing is below the screen. On a phone, all doors begin within a screen and a half."""
+    if selling:
+        all_sales()
+    page = enter(None, language, viewport=viewport).new_page()
+    page.goto("/")
+    heading, *doors = [place(page, each) for each in ("h1", *(f".doors li:nth-child({n})" for n in range(1, 5)))]
+    assert heading["y"] + heading["height"] <= viewport["height"]
+    lowest = max(door["y"] + door["height"] for door in doors)
+    if viewport == DESKTOP:
+        assert page.evaluate("document.documentElement.scrollHeight") <= viewport["height"]
+    else:
+        assert lowest <= 1.5 * viewport["height"], lowest
+        assert doors[0]["y"] + doors[0]["height"] <= viewport["height"], "the door to the sales is in the first screen"
+
+
+def place(page: Page, selector: str) -> dict[str, float]:
+    found = page.locator(selector).bounding_box()
+    assert found is not None, selector
+    return {**found}  # type: ignore[dict-item]
