@@ -119,9 +119,8 @@ def sold(**options: Any) -> tuple[OnSale, str]:
     # Use a new sku, because web servers remember which ones were sold out a moment ago.
     sku = f"product {new_customer()}"
     offer = on_sale({sku: units}, **options)
-    Product.objects.filter(sku=sku).update(
-        name="Mechanical keyboard", description="Hot-swappable, with a knob.", picture="/static/shop/icon.svg"
-    )
+    texts = {"name": "Mechanical keyboard", "description": "Hot-swappable, with a knob."}
+    Product.objects.filter(sku=sku).update(**texts, picture="/static/shop/products/keyboard.svg")
     slug = f"sale-{offer.sale}"
     Sale.objects.filter(pk=offer.sale).update(slug=slug, name="Tonight only")
     return offer, f"/sales/{slug}/"
@@ -148,15 +147,26 @@ def opened(context: BrowserContext, address: str) -> Page:
 
 
 def shows(page: Page, text: str) -> None:
+    """Wait until the script of the page shows a text on the button.
+
+    Before that, the page shows the button of the form that buys without a script.
+    """
+    expect(page.locator(".product[data-state]").first).to_be_attached(timeout=20_000)
     expect(button(page)).to_contain_text(text, timeout=20_000)
 
 
 def assert_accessible(page: Page) -> None:
     """Check that axe reports nothing, and that the page is not wider than the screen."""
+    found = found_by_axe(page)
+    assert found == {}, f"{page.url}: {found}"
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, f"{page.url} is too wide"
+
+
+def found_by_axe(page: Page) -> dict[str, list[Any]]:
+    """Return the places in a page where it breaks a rule of axe, by the name of the rule."""
     page.evaluate(AXE.read_text(encoding="utf-8"))
     violations = page.evaluate("axe.run()")["violations"]
-    assert [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations] == []
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+    return {rule["id"]: [node["target"] for node in rule["nodes"]] for rule in violations}
 
 
 def wait_for_route(page: Page, held: list[Route]) -> Route:

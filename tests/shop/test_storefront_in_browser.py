@@ -25,6 +25,7 @@ from tests.shop.browser_support import (
     browser,
     enter,
     for_each_reader,
+    found_by_axe,
 )
 from tests.shop.conftest import buy, raising
 from tests.shop.waiting_support import set_rate
@@ -80,12 +81,12 @@ class Walk:
         assert_accessible(page)
         assert page.locator("h1").count() == 1, page.url
         assert page.locator("html").get_attribute("lang") == self.language
-        words = page.evaluate(WORDS)
-        foreign = ENGLISH if self.language == "zh-hans" else CHINESE
-        assert foreign.findall(words) == [], page.url
         size = page.viewport_size
         assert size is not None
         page.screenshot(path=self.folder / f"{name}-{self.language}-{size['width']}.png", full_page=True)
+        words = page.evaluate(WORDS)
+        foreign = ENGLISH if self.language == "zh-hans" else CHINESE
+        assert foreign.findall(words) == [], page.url
 
 
 @pytest.fixture
@@ -172,13 +173,21 @@ def test_some_pages_of_problem_types(walk: Any, language: str, viewport: dict[st
         visitor.go(f"/api/problems/{slug}/", f"problem {slug}")
 
 
+OF_SWAGGER_UI = {"heading-order", "nested-interactive"}
+"""Rules of axe that Swagger UI breaks in its own HTML: a level of headings is missing, and links are in buttons."""
+
+
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_the_page_of_the_api(walk: Any, viewport: dict[str, int]) -> None:
-    """It is in English alone, as the API is."""
-    visitor = walk("en", viewport)
-    visitor.page.goto("/api/docs/")
-    expect(visitor.page.get_by_text("/api/orders/", exact=True).first).to_be_visible()
-    visitor.look("api")
+def test_the_page_of_the_api(enter: Enter, viewport: dict[str, int], tmp_path: Path) -> None:
+    """The page is in English alone, as the API is. Nothing but what Swagger UI itself does wrong is found."""
+    page = enter(viewport=viewport).new_page()
+    page.goto("/api/docs/")
+    expect(page.get_by_text("/api/orders/", exact=True).first).to_be_visible(timeout=30_000)
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    page.screenshot(path=folder / f"api-en-{viewport['width']}.png", full_page=True)
+    found = found_by_axe(page)
+    assert found.keys() == OF_SWAGGER_UI, found
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
 
 
 # The first page in one screen
