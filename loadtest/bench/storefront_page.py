@@ -1,4 +1,4 @@
-"""The size of a page with all files that it loads, and the time until Chromium shows its first content."""
+"""The size of a page with all files that it loads, and the time until Chromium shows it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,25 @@ if TYPE_CHECKING:
 CHROMIUM = shutil.which("chromium")
 PHONE = {"width": 390, "height": 844}
 ROUNDS = 3
+SETTLED = 500
+"""Milliseconds after which a loaded page shows nothing larger any more."""
 IMPORTED = re.compile(r'^import .*? from "([^"]+)";', re.MULTILINE)
 PAINTED = 'performance.getEntriesByName("first-contentful-paint").map((entry) => entry.startTime)'
+LARGEST = """() => {
+    const observer = new PerformanceObserver(() => {});
+    observer.observe({ type: "largest-contentful-paint", buffered: true });
+    return observer.takeRecords().map((entry) => entry.startTime);
+}"""
+"""Returns when each content was shown that was larger than all before. The last one is the largest contentful paint."""
 
 PHONES: dict[str, Mapping[str, Any] | None] = {
     "this machine": None,
+    "phone on 4G": {
+        "offline": False,
+        "latency": 150,
+        "downloadThroughput": 1_600_000 / 8,
+        "uploadThroughput": 750_000 / 8,
+    },
     "slow phone": {
         "offline": False,
         "latency": 150 * 3.75,
@@ -29,9 +43,13 @@ PHONES: dict[str, Mapping[str, Any] | None] = {
         "uploadThroughput": 750 * 0.9 * 1024 / 8,
     },
 }
-"""Simulated networks: latency in milliseconds, and bytes per second. `slow phone` is the slow 4G of Lighthouse."""
+"""Simulated networks: latency in milliseconds, and bytes per second.
+
+`phone on 4G` is the line that Lighthouse calls slow 4G: 150 ms and 1.6 Mbit/s. `slow phone` has the figures with which
+Lighthouse throttles a browser to show that line: 3.75 times the latency, and 0.9 times the throughput.
+"""
 SLOWER = 4
-"""Factor by which the processor of `slow phone` is slower than this machine's, as in Lighthouse."""
+"""Factor by which the processor of a phone is slower than this machine's, as in Lighthouse."""
 
 
 class Loaded(HTMLParser):
@@ -77,10 +95,11 @@ def fetch(address: str, headers: Mapping[str, str]) -> bytes:
 
 
 def measure_paint(url: str) -> dict[str, Any]:
-    """Return the milliseconds until Chromium shows the first content of a page, with an empty cache.
+    """Return the milliseconds until Chromium shows a page, with an empty cache.
 
     Returns:
-        Medians of `ROUNDS` loads for each simulated phone, with scripts and without. Or `skipped`, with the reason.
+        Medians of `ROUNDS` loads for each simulated phone, with scripts and without: the first contentful paint
+        (`first`) and the largest (`largest`). Or `skipped`, with the reason.
     """
     if CHROMIUM is None:
         return {"skipped": "Chromium is not installed. On Debian, install it: apt-get install chromium"}
@@ -93,7 +112,7 @@ def measure_paint(url: str) -> dict[str, Any]:
         try:
             return {
                 phone: {
-                    name: median(first_paint(browser, url, network=network, scripts=scripts) for _ in range(ROUNDS))
+                    name: medians([paint(browser, url, network=network, scripts=scripts) for _ in range(ROUNDS)])
                     for name, scripts in (("with_scripts", True), ("without_scripts", False))
                 }
                 for phone, network in PHONES.items()
@@ -102,8 +121,12 @@ def measure_paint(url: str) -> dict[str, Any]:
             browser.close()
 
 
-def first_paint(browser: Browser, url: str, *, network: Mapping[str, Any] | None, scripts: bool) -> float:
-    """Load a page in a new browser profile, and return the milliseconds until its first content was shown."""
+def medians(paints: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: median(paint[name] for paint in paints) for name in paints[0]}
+
+
+def paint(browser: Browser, url: str, *, network: Mapping[str, Any] | None, scripts: bool) -> dict[str, float]:
+    """Load a page in a new browser profile. Return the milliseconds until its first and its largest paint."""
     context = browser.new_context(viewport={**PHONE}, java_script_enabled=scripts)  # type: ignore[arg-type]
     try:
         page = context.new_page()
@@ -112,9 +135,10 @@ def first_paint(browser: Browser, url: str, *, network: Mapping[str, Any] | None
             session.send("Network.enable")
             session.send("Network.emulateNetworkConditions", {**network})
             session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
-        page.goto(url)
-        while not (painted := page.evaluate(PAINTED)):
+        page.goto(url)  # waits for all pictures
+        while not (first := page.evaluate(PAINTED)) or not page.evaluate(LARGEST):
             page.wait_for_timeout(20)
-        return float(painted[0])
+        page.wait_for_timeout(SETTLED)
+        return {"first": float(first[0]), "largest": float(page.evaluate(LARGEST)[-1])}
     finally:
         context.close()

@@ -186,7 +186,9 @@ def test_a_short_run(environment: dict[str, str]) -> None:
         timeout=280,
     )
     report = json.loads(done.stdout.splitlines()[-1])
-    assert (done.returncode, all(storefront.goals(report).values())) == (0, True), report
+    goals = storefront.goals(report)
+    in_time = goals.pop(storefront.IN_TIME, True)  # depends on what else the machine does
+    assert (done.returncode, all(goals.values())) == (0 if in_time else 1, True), report
     assert report["watchers"] == {"watchers": 100_000, "interval_s": 2.0, "polls_per_s": 50_000}
     for name, documents in report["watching"].items():
         for document, rows in documents.items():
@@ -214,9 +216,11 @@ def test_a_short_run(environment: dict[str, str]) -> None:
     assert report["weight"]["bytes"] == sum(files.values())
     if CHROMIUM:
         for row in report["paint"].values():
-            assert min(row["with_scripts"], row["without_scripts"]) > 0
+            for paint in (row["with_scripts"], row["without_scripts"]):
+                assert 0 < paint["first"] <= paint["largest"]
         slow, fast = report["paint"]["slow phone"], report["paint"]["this machine"]
-        assert slow["without_scripts"] > fast["without_scripts"]
+        assert slow["without_scripts"]["first"] > fast["without_scripts"]["first"]
+        assert storefront.IN_TIME in storefront.goals(report)
     else:
         assert "apt-get install chromium" in report["paint"]["skipped"]
 
