@@ -11,7 +11,7 @@ from django.db import connection, transaction
 
 from inventory import observing, stock
 from inventory.errors import Duplicate, InventoryError, SoldOut, StockElsewhere
-from inventory.requests import OrderRequest, Reject, RequestItem, Save
+from inventory.requests import OrderRequest, Reject, RequestItem, Save, save_at_once
 
 
 def ignore_rejections(rejected: Mapping[OrderRequest, str]) -> None:
@@ -36,10 +36,9 @@ def commit(
     Returns:
         The reason for each order that got no units, by order id.
     """
-    try:
-        return _sell_to_all(orders, save, reject, lock_timeout)
-    except (SoldOut, StockElsewhere):
-        return _sell_one_by_one(orders, save, reject, lock_timeout)
+    if not orders or (lock_timeout is None and save_at_once(orders, save, stock.taking(_units_of(orders)))):
+        return {}
+    return _sell_one_by_one(orders, save, reject, lock_timeout)
 
 
 @contextmanager
@@ -51,25 +50,6 @@ def _transaction(lock_timeout: float | None) -> Iterator[None]:
                 cursor.execute(f"SET LOCAL lock_timeout = '{lock_timeout}s'")
         yield
         observing.measure_commit()
-
-
-def _sell_to_all(
-    orders: Sequence[OrderRequest], save: Save, reject: Reject, lock_timeout: float | None
-) -> dict[UUID, InventoryError]:
-    """Sell to all orders that `save` accepts.
-
-    Raises:
-        SoldOut, StockElsewhere: the stock row of a sku has too few units for all orders. Nothing was sold.
-    """
-    if not orders:
-        return {}
-    with _transaction(lock_timeout):
-        stock.take_all(_units_of(orders))
-        refusals: dict[UUID, InventoryError] = dict(save(orders))
-        if refusals:
-            stock.give_back(_units_of(order for order in orders if order.id in refusals).items())
-            _reject(orders, refusals, reject)
-    return refusals
 
 
 def _sell_one_by_one(
@@ -142,5 +122,5 @@ def _shortage_errors(shortages: Mapping[UUID, RequestItem], sold: Counter[str]) 
 def _units_of(orders: Iterable[OrderRequest]) -> Counter[str]:
     units: Counter[str] = Counter()
     for order in orders:
-        units.update({item.sku: item.quantity for item in order.items})
+        units.update(order.units)
     return units

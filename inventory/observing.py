@@ -122,10 +122,11 @@ def measure_commit() -> None:
     """
     if _observers:
         began = time.monotonic()
-        transaction.on_commit(lambda: _committed(time.monotonic() - began), robust=True)
+        transaction.on_commit(lambda: committed(time.monotonic() - began), robust=True)
 
 
-def _committed(seconds: float) -> None:
+def committed(seconds: float) -> None:
+    """Tell the observers that Postgres has committed orders, and how long that statement took."""
     for observer in _observers:
         observer.committed(seconds)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from inventory import observing
@@ -55,6 +57,11 @@ class OrderRequest:
         """The skus of the items, in their order."""
         return [item.sku for item in self.items]
 
+    @property
+    def units(self) -> dict[str, int]:
+        """The units of each sku."""
+        return {item.sku: item.quantity for item in self.items}
+
     def __post_init__(self) -> None:
         if not self.skus or self.skus != sorted(set(self.skus)):
             raise ValueError("An order needs at least one item, one per sku, sorted by sku.")
@@ -85,6 +92,41 @@ Save = Callable[[Sequence[OrderRequest]], Mapping[UUID, Refusal]]
 It returns why orders were refused, by order id, and writes nothing for these. It may also write orders of other
 requests.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """How a strategy takes the stock of orders: an UPDATE, to be part of the statement that saves the orders.
+
+    Args:
+        sql: the UPDATE of the stock rows that have enough units. Its WHERE clause is its end, so that conditions can be
+            added.
+        arguments: the values of its parameters.
+        rows: the number of rows that it has to change.
+    """
+
+    sql: str
+    arguments: Mapping[str, Any]
+    rows: int
+
+
+class SaveAtOnce(ABC):
+    """A `Save` callback that can also take the stock and save the orders in one statement.
+
+    The one statement commits by itself. So the stock rows are locked for no round trip to Postgres.
+    """
+
+    @abstractmethod
+    def __call__(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]: ...
+
+    @abstractmethod
+    def at_once(self, orders: Sequence[OrderRequest], taking: Taking) -> bool:
+        """Take the stock of all orders, save them and commit; or change nothing. Call it outside any transaction.
+
+        Returns:
+            Whether the orders are saved. If not, save them in a transaction, which finds out why they are refused.
+        """
+
 
 Reject = Callable[[Mapping[OrderRequest, str]], None]
 """Callback that writes queued orders as rejected, with the reason, in the open transaction. Idempotent."""
@@ -133,6 +175,17 @@ class QueuedOrder:
     sale: int = 0
     customer: int = 0
     body_hash: str = ""
+
+
+def save_at_once(orders: Sequence[OrderRequest], save: Save, taking: Taking) -> bool:
+    """Take the stock of orders and save them in one statement, if `save` can do that. See `SaveAtOnce.at_once`."""
+    if not isinstance(save, SaveAtOnce):
+        return False
+    began = time.monotonic()
+    saved = save.at_once(orders, taking)
+    if saved:
+        observing.committed(time.monotonic() - began)
+    return saved
 
 
 def save_one(order: OrderRequest, save: Save) -> None:

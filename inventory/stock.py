@@ -16,7 +16,7 @@ from django.db.transaction import TransactionManagementError
 from inventory import segments
 from inventory.errors import CorrectionTooLarge, SoldOut, StockElsewhere
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
-from inventory.requests import RequestItem
+from inventory.requests import RequestItem, Taking
 
 # Plain SQL, because every order runs these statements while others wait for its row lock.
 # Composing these statements with the ORM takes about as long as Postgres takes to run them.
@@ -39,7 +39,6 @@ TAKE_ALL = """
        SET on_hand = on_hand - units, version = version + 1
       FROM locked
      WHERE item.sku = locked.sku AND on_hand >= units
-    RETURNING item.sku
 """
 LOCK = """
     SELECT sku, on_hand FROM inventory_stockitem WHERE sku = ANY(%(skus)s) ORDER BY sku COLLATE "C" FOR NO KEY UPDATE
@@ -91,11 +90,23 @@ def take_all(units: Mapping[str, int]) -> None:
     if len(units) == 1:
         return take(*next(iter(units.items())))
     with connection.cursor() as cursor:
-        cursor.execute(TAKE_ALL, {"skus": list(units), "units": list(units.values())})
+        cursor.execute(f"{TAKE_ALL} RETURNING item.sku", {"skus": list(units), "units": list(units.values())})
         taken = {sku for (sku,) in cursor.fetchall()}
     for sku in sorted(units.keys() - taken):
         raise shortage_error(sku, wanted=units[sku], left=on_hand(sku))
     return None
+
+
+def taking(units: Mapping[str, int]) -> Taking:
+    """Return how `take_all` subtracts units, for `save_at_once`.
+
+    Args:
+        units: units by sku.
+    """
+    if len(units) == 1:
+        ((sku, quantity),) = units.items()
+        return Taking(TAKE, {"sku": sku, "units": quantity}, rows=1)
+    return Taking(TAKE_ALL, {"skus": list(units), "units": list(units.values())}, rows=len(units))
 
 
 def take_from_all(item: RequestItem) -> None:

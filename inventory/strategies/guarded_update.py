@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import transaction
 
 from inventory import stock
-from inventory.requests import OrderRequest, Placement, Save, save_one
+from inventory.requests import OrderRequest, Placement, Save, save_at_once, save_one
 from inventory.strategies.base import Strategy
 
 
@@ -21,8 +21,9 @@ class GuardedUpdate(Strategy):
     name = "guarded-update"
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        with transaction.atomic(durable=True):
-            for item in order.items:
-                stock.take(item.sku, item.quantity)
-            save_one(order, save)
+        if not save_at_once([order], save, stock.taking(order.units)):
+            with transaction.atomic(durable=True):
+                for item in order.items:
+                    stock.take(item.sku, item.quantity)
+                save_one(order, save)
         return Placement.COMMITTED

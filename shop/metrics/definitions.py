@@ -106,7 +106,10 @@ GROUP_WAIT = HistogramOf(
     "shop_group_commit_wait_seconds", "Time that an order waited until its batch of group-commit began.", (), MOMENTS
 )
 COMMIT = HistogramOf(
-    "shop_commit_seconds", "Time of the COMMIT that has saved an order, or a batch of them, in Postgres.", (), MOMENTS
+    "shop_commit_seconds",
+    "Time of the statement that has committed an order, or a batch of them, in Postgres.",
+    (),
+    MOMENTS,
 )
 QUEUE_WAIT = HistogramOf(
     "shop_queue_wait_seconds",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from inventory.strategies import registry
-from shop import clock
-from shop.orders.saving import reject, save
+from shop.orders.saving import reject, save_from_queue
 from shop.sold import saved
 
 SHIFT = 2.0
@@ -19,4 +18,4 @@ def save_queued(*, shift: float = math.inf) -> int:
     Returns:
         The number of orders taken off the queue.
     """
-    return registry.work(lambda requests: save(requests, payable_from=clock.now()), reject, saved, shift=shift)
+    return registry.work(save_from_queue, reject, saved, shift=shift)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from datetime import datetime
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import F
+from psycopg.errors import RaiseException
 
 from inventory import stock
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
-from inventory.requests import OrderRequest, RequestItem, ReturnedUnits
+from inventory.requests import OrderRequest, RequestItem, ReturnedUnits, SaveAtOnce, Taking
 from inventory.strategies import registry
+from shop import clock
 from shop.models import Order, OrderItem
 from shop.orders.errors import SalePaused
 from shop.sold import saved
@@ -25,21 +28,25 @@ from shop.sold import saved
 # with the same key is saved.
 # If an order of the customer already has the key, the unique index refuses the new order and no items are written. If
 # the transaction of that other order is still open, this statement waits for its end.
-# Accounts and sales are checked again here: a token may outlive its account, and a sale may be closed or postponed
-# after its offer was read. Queued orders are saved during a pause, too, since they were accepted before it. Only they
-# have a `payable_from`. Counting the allowances locks them until the commit. Before that, `save` removes the orders
-# that exceed a limit.
+# A function of Postgres (migration 0019) checks accounts and sales again: a token may outlive its account, and a sale
+# may be closed or postponed after its offer was read. Queued orders are saved during a pause, too, since they were
+# accepted before it. Only they have a `payable_from`. Counting the allowances locks them until the commit. Before that,
+# `Saver` removes the orders that exceed a limit.
 # An order with a total of 0 is saved as paid, because nobody pays an amount of 0. A pending one would expire.
-INSERT = """
-    WITH request AS (
+REQUESTS = """
+    request AS (
         SELECT *
           FROM jsonb_to_recordset(%(requests)s::jsonb)
                AS request (id uuid, customer bigint, sale bigint, key text, body_hash text, created_at timestamptz,
                          items jsonb)
     ), item AS (
-        SELECT id AS request, item.*
-          FROM request, jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric, name text)
-    ), placed AS (
+        SELECT id AS request, customer, sale, item.*
+          FROM request,
+               jsonb_to_recordset(items) AS item (sku text, quantity int, price numeric, name text, "limit" int)
+    )
+"""
+ORDERS = """
+    placed AS (
         INSERT INTO shop_order (id, customer_id, sale_id, currency, state, key, body_hash, created_at, payable_from)
         SELECT request.id, customer, sale, (SELECT currency FROM shop_sale WHERE shop_sale.id = sale),
                CASE WHEN EXISTS (SELECT FROM jsonb_to_recordset(items) AS item (price numeric) WHERE price <> 0)
@@ -49,10 +56,9 @@ INSERT = """
                key, body_hash, created_at,
                coalesce(%(payable_from)s::timestamptz, created_at)
           FROM request
-         WHERE (SELECT is_active FROM auth_user WHERE auth_user.id = customer)
-           AND (SELECT opens_at <= request.created_at AND request.created_at < closes_at
-                       AND (paused_at IS NULL OR %(payable_from)s::timestamptz IS NOT NULL)
-                  FROM shop_sale WHERE shop_sale.id = sale)
+         WHERE CASE WHEN {stock_is_taken}
+                    THEN shop_accepts_order(customer, sale, created_at, %(payable_from)s::timestamptz IS NOT NULL)
+               END
          ORDER BY customer, key, request.id
         ON CONFLICT DO NOTHING
         RETURNING id, customer_id, sale_id
@@ -68,8 +74,45 @@ INSERT = """
         ON CONFLICT (sale_id, customer_id, sku) DO UPDATE SET taken = shop_allowance.taken + excluded.taken
         RETURNING sale_id, customer_id, sku, taken
     )
+"""
+INSERT = f"""
+    WITH {REQUESTS}, {ORDERS.format(stock_is_taken="true")}
     SELECT id, sku, taken
       FROM placed JOIN item ON request = id JOIN counted USING (sale_id, customer_id, sku)
+"""
+
+# The stock is taken first, then the orders are written: all transactions lock in this sequence, so no two deadlock.
+# A statement sees what was committed when it began, but it may wait for the stock row long after that. So
+# `shop_accepts_order` looks again, once the stock is taken: the sale may have been paused meanwhile.
+# Nothing is taken if an order repeats a key or exceeds a limit. If another transaction uses the key or the limit at the
+# same moment, only the end of the statement shows it, and `shop_all_or_nothing` fails.
+# LIMIT keeps Postgres from reading the whole table in place of its index.
+AT_ONCE = """
+    WITH {requests}, looked_up AS (
+        SELECT NOT EXISTS (
+                   SELECT FROM request
+                    WHERE (SELECT true FROM shop_order
+                            WHERE customer_id = request.customer AND shop_order.key = request.key LIMIT 1))
+               AND NOT EXISTS (
+                   SELECT FROM item
+                    WHERE (SELECT taken + quantity > "limit" FROM shop_allowance
+                            WHERE sale_id = sale AND customer_id = customer AND shop_allowance.sku = item.sku LIMIT 1))
+               AS fits
+    ), taken AS (
+        {taking} AND (SELECT fits FROM looked_up)
+        RETURNING true
+    ), stock AS (
+        SELECT count(*) = %(rows)s AS is_taken FROM taken
+    ), {orders}
+    SELECT CASE WHEN EXISTS (SELECT FROM taken)
+                THEN shop_all_or_nothing(
+                         (SELECT count(*) FROM placed) = (SELECT count(*) FROM request)
+                         AND NOT EXISTS (
+                             SELECT FROM counted JOIN item
+                                         ON sale_id = sale AND customer_id = customer AND counted.sku = item.sku
+                              WHERE counted.taken > "limit"))
+                ELSE false
+           END
 """
 
 # If another order has the key, the rejected order gets its own id as its key. So the customer can still find it by its
@@ -167,35 +210,73 @@ COUNT_AGAIN = """
 """
 
 
-def save(requests: Sequence[OrderRequest], *, payable_from: datetime | None = None) -> Mapping[UUID, Refusal]:
-    """Write orders, their items and the customers' allowances inside the open transaction.
+@dataclass(frozen=True)
+class Saver(SaveAtOnce):
+    """Writes orders, their items and the customers' allowances.
 
-    This takes one statement for any number of requests. If some were not written, it takes two more, and a third if
-    their sale may have refused them. If some exceed a limit, it takes two more. Allowances are counted even without a
-    limit, so that a limit set in the middle of a sale includes earlier orders.
+    Allowances are counted even without a limit, so that a limit set in the middle of a sale includes earlier orders.
 
     Args:
-        payable_from: the time from which queued orders can be paid. None means the time at which each was placed.
-
-    Returns:
-        Why requests were not written, by request id. `Duplicate` takes precedence over `OverLimit`, because a retry is
-        not a new order.
+        queued: whether the orders come from the queue. They can be paid from now on, other orders from the time at
+            which they were placed.
     """
-    with connection.cursor() as cursor:
-        cursor.execute(INSERT, {"requests": msgspec.json.encode(requests).decode(), "payable_from": payable_from})
-        counted = {(row[0], row[1]): row[2] for row in cursor.fetchall()}
-        placed = {request for request, _ in counted}
-        refusals: dict[UUID, Refusal] = {}
-        if missing := [request for request in requests if request.id not in placed]:
-            refusals.update(_reasons(cursor, missing))
-        written = [request for request in requests if request.id in placed]
-        if any(
-            item.limit is not None and counted[request.id, item.sku] > item.limit
-            for request in written
-            for item in request.items
-        ):
-            refusals.update(_undo_over_limit(cursor, written, counted))
-    return refusals
+
+    queued: bool = False
+
+    def __call__(self, requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        """Write orders inside the open transaction.
+
+        This takes one statement for any number of requests. If some were not written, it takes two more, and a third if
+        their sale may have refused them. If some exceed a limit, it takes two more.
+
+        Returns:
+            Why requests were not written, by request id. `Duplicate` takes precedence over `OverLimit`, because a retry
+            is not a new order.
+        """
+        with connection.cursor() as cursor:
+            cursor.execute(INSERT, self._arguments(requests))
+            counted = {(row[0], row[1]): row[2] for row in cursor.fetchall()}
+            placed = {request for request, _ in counted}
+            refusals: dict[UUID, Refusal] = {}
+            if missing := [request for request in requests if request.id not in placed]:
+                refusals.update(_reasons(cursor, missing))
+            written = [request for request in requests if request.id in placed]
+            if any(
+                item.limit is not None and counted[request.id, item.sku] > item.limit
+                for request in written
+                for item in request.items
+            ):
+                refusals.update(_undo_over_limit(cursor, written, counted))
+        return refusals
+
+    def at_once(self, orders: Sequence[OrderRequest], taking: Taking) -> bool:
+        if connection.in_atomic_block:
+            raise transaction.TransactionManagementError("The statement has to commit: call it outside a transaction.")
+        arguments = {**self._arguments(orders), **taking.arguments, "rows": taking.rows}
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(_at_once(taking.sql), arguments)
+                saved_all: bool = cursor.fetchone()[0]
+        except DatabaseError as error:
+            if not isinstance(error.__cause__, RaiseException):
+                raise
+            return False
+        return saved_all
+
+    def _arguments(self, orders: Sequence[OrderRequest]) -> dict[str, Any]:
+        payable_from = clock.now() if self.queued else None
+        return {"requests": msgspec.json.encode(orders).decode(), "payable_from": payable_from}
+
+
+save = Saver()
+save_from_queue = Saver(queued=True)
+
+
+@cache
+def _at_once(taking: str) -> str:
+    """Return the statement that takes stock as `taking` does, and writes the orders."""
+    orders = ORDERS.format(stock_is_taken="(SELECT is_taken FROM stock)")
+    return AT_ONCE.format(requests=REQUESTS, taking=taking, orders=orders)
 
 
 def _reasons(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UUID, Refusal]:

@@ -9,13 +9,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import connection
+from django.db import ProgrammingError, connection
+from psycopg.errors import RaiseException
 from redis import Redis
 
 from inventory import audit
 from inventory.counters.whole import Counters
 from inventory.errors import Refusal
-from inventory.requests import OrderRequest, Save
+from inventory.requests import OrderRequest, Save, SaveAtOnce, Taking
 from inventory.strategies import registry
 from locking import Lease, RedisLock
 from tests.factories import elsewhere
@@ -41,6 +42,11 @@ def after(look: Callable[[], object], save: Save) -> Save:
     return lambda orders: (look(), save(orders))[1]
 
 
+def in_steps(save: Save) -> Save:
+    """Return a `save` callback that is no `SaveAtOnce`, so that the strategy opens a transaction."""
+    return lambda orders: save(orders)
+
+
 ITEMS = """
     SELECT sku, received,
         (on_hand
@@ -51,21 +57,46 @@ ITEMS = """
 """For each sku, the units received and on hand: unsplit, in segments, and in unit rows."""
 
 
+SOLD = "SELECT * FROM unnest(%(orders)s::uuid[], %(each_sku)s::text[], %(each_units)s::int[]) AS item (id, sku, units)"
+AT_ONCE = f"""
+    WITH taken AS (TAKING RETURNING true), stock AS (SELECT count(*) = %(rows)s AS is_taken FROM taken),
+         sold AS (INSERT INTO tests_sold SELECT item.* FROM ({SOLD}) AS item WHERE (SELECT is_taken FROM stock))
+    SELECT CASE WHEN EXISTS (SELECT FROM taken) THEN shop_all_or_nothing((SELECT is_taken FROM stock)) ELSE false END
+"""
+
+
+class SaveSold(SaveAtOnce):
+    """A `save` callback that writes the sold units of orders, and refuses nothing."""
+
+    def __call__(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
+        if orders:
+            with connection.cursor() as cursor:
+                cursor.execute(f"INSERT INTO tests_sold {SOLD}", self._items(orders))
+        return {}
+
+    def at_once(self, orders: Sequence[OrderRequest], taking: Taking) -> bool:
+        arguments = {**self._items(orders), **taking.arguments, "rows": taking.rows}
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(AT_ONCE.replace("TAKING", taking.sql), arguments)
+                return bool(cursor.fetchone()[0])
+        except ProgrammingError as error:
+            if isinstance(error.__cause__, RaiseException):
+                return False
+            raise
+
+    def _items(self, orders: Sequence[OrderRequest]) -> dict[str, list[object]]:
+        items = [(order.id, item.sku, item.quantity) for order in orders for item in order.items]
+        columns = (list(column) for column in zip(*items, strict=True))
+        return dict(zip(("orders", "each_sku", "each_units"), columns, strict=True))
+
+
 class Ledger:
-    """A table of sold units. Its `save` callback writes them in the open transaction, and refuses nothing."""
+    """A table of sold units, with callbacks that write to it."""
 
     def __init__(self) -> None:
         self.rejected: dict[UUID, str] = {}
-
-    def save(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
-        items = [(order.id, item.sku, item.quantity) for order in orders for item in order.items]
-        if items:
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "INSERT INTO tests_sold SELECT * FROM unnest(%s::uuid[], %s::text[], %s::int[])",
-                    [list(column) for column in zip(*items, strict=True)],
-                )
-        return {}
+        self.save = SaveSold()
 
     def refuse(self, refusals: Mapping[UUID, Refusal]) -> Save:
         """Return a `save` callback that refuses these orders, and writes the others."""

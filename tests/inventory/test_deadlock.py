@@ -17,7 +17,7 @@ from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK
 from inventory.strategies.guarded_update import GuardedUpdate
 from tests.factories import at_once, count_by_kind, new_request, preheated, waiting_in_postgres
-from tests.inventory.conftest import Ledger, execute
+from tests.inventory.conftest import Ledger, execute, in_steps
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -52,7 +52,7 @@ def test_unordered_items_deadlock(ledger: Ledger) -> None:
 
         execute("SET deadlock_timeout = '50ms'")
         with connection.execute_wrapper(meet):
-            return GuardedUpdate().place(order, ledger.save)
+            return GuardedUpdate().place(order, in_steps(ledger.save))
 
     answers = at_once(lambda: buy(new_request(*CART)), lambda: buy(unordered(new_request(*CART))))
     assert count_by_kind(answers) == {"COMMITTED": 1, "OperationalError": 1}

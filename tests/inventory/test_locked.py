@@ -20,11 +20,11 @@ from inventory.errors import StockBusy, StockElsewhere, StockNotLoaded, StockUna
 from inventory.models import StockItem
 from inventory.strategies import locked, locks, registry
 from inventory.strategies.base import Strategy
-from inventory.strategies.locked import CLAIM, Locked
+from inventory.strategies.locked import Locked
 from inventory.strategies.locks import conninfo, file_lock
 from locking import FairRedisLock, Lease, Lock, ProcessLock, RedisLock, ReentrantLock, ThreadLock
 from tests.factories import count_by_kind, elsewhere, meeting_before_the_write, new_request, nobody, preheated
-from tests.inventory.conftest import Ledger, after, execute
+from tests.inventory.conftest import Ledger, after, execute, replace_in_script
 from tests.inventory.test_row_lock import subtract_unguarded
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -51,7 +51,7 @@ def test_a_sku_changes_its_kind_of_lock(ledger: Ledger, other: str) -> None:
 
 
 def test_without_the_kind_the_second_never_sells(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locked, "CLAIM", CLAIM.replace(" OR fenced_by <> %(kind)s", ""))
+    replace_in_script(monkeypatch, locked, "CLAIM", " OR fenced_by <> %(kind)s")
     preheated("redis-lock", {"a": 2}).place(new_request(("a", 1)), ledger.save)
     with pytest.raises(StockElsewhere, match="a is split for"):
         registry.get("insert-lock").place(new_request(("a", 1)), ledger.save)

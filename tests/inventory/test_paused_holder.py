@@ -33,7 +33,7 @@ def test_the_write_of_a_stopped_holder_is_refused(redis: Redis, statement: str, 
         fence = pipe.recv()
         with paused(holder.pid), RedisLock(redis, "stock:a").hold(timeout=PATIENCE) as lease:
             with connection.cursor() as cursor:
-                cursor.execute(CLAIM, {"sku": "a", "quantity": 1, "fence": lease.fence, "kind": "redis-lock"})
+                cursor.execute(CLAIM, {"sku": "a", "units": 1, "fence": lease.fence, "kind": "redis-lock"})
             assert lease.fence > fence
             pipe.send("go on")
         assert pipe.recv() == ("lost", 1, written)

@@ -43,6 +43,7 @@ def test_an_order_does_not_change() -> None:
         order.items[0].quantity = 2  # type: ignore[misc]
 
 
+@pytest.mark.django_db
 def test_save_one_raises_its_own_refusal() -> None:
     mine, other = new_request(("a", 1)), new_request(("a", 1))
     refusal = OverLimit("a", limit=1, taken=1)

@@ -16,7 +16,7 @@ from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies.guarded_update import GuardedUpdate
 from tests.factories import at_once, count_by_kind, interleaved, new_request
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, in_steps
 
 
 def row() -> tuple[int, int, int]:
@@ -86,7 +86,7 @@ def test_the_last_unit_is_sold_in_between(
     stock.deliver("a", 1)
 
     def buy() -> None:
-        GuardedUpdate().place(new_request(("a", 1)), ledger.save)
+        GuardedUpdate().place(new_request(("a", 1)), in_steps(ledger.save))
 
     with nullcontext() if constrained else without_the_constraint():
         refused = pytest.raises(error) if error else nullcontext()

@@ -92,7 +92,5 @@ def write_with_its_fence(
         said = "lost"
     wait_for(lambda: lost)
     with psycopg.connect(conninfo, autocommit=True) as own:
-        written = own.execute(
-            statement, {"sku": "a", "quantity": 1, "fence": lease.fence, "kind": "redis-lock"}
-        ).rowcount
+        written = own.execute(statement, {"sku": "a", "units": 1, "fence": lease.fence, "kind": "redis-lock"}).rowcount
     pipe.send((said, len(lost), written))

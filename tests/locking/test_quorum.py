@@ -156,7 +156,7 @@ def test_the_fence_and_not_the_quorum_stops_a_paused_holder(quorum: Quorum, stat
         with paused(holder.pid):
             lease = granted(recipe("stock:a", ttl=LONG))
             with connection.cursor() as cursor:
-                cursor.execute(CLAIM, {"sku": "a", "quantity": 1, "fence": lease.fence, "kind": "redis-lock"})
+                cursor.execute(CLAIM, {"sku": "a", "units": 1, "fence": lease.fence, "kind": "redis-lock"})
             assert lease.fence > fence
             pipe.send("go on")
         assert pipe.recv() == ("lost", 1, written)

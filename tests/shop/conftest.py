@@ -28,6 +28,7 @@ from shop import conservation
 from shop.models import Allowance, Order
 from shop.orders.place import place_order
 from shop.orders.receipts import Placed
+from shop.orders.saving import Saver
 from shop.payments import signatures
 from tests.factories import OnSale, begin, interleaved, new_customer
 from tests.waiting import PATIENCE
@@ -192,6 +193,12 @@ def make_due(*orders: UUID) -> None:
     """End the time to pay, of the given orders or of all."""
     due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
     Order.objects.filter(**({"pk__in": orders} if orders else {})).update(payable_from=due)
+
+
+@pytest.fixture
+def in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let strategies take stock and save the order in a transaction of several statements, not in one statement."""
+    monkeypatch.setattr(Saver, "at_once", lambda *arguments: False)
 
 
 def state(order: UUID) -> str:

@@ -629,7 +629,7 @@ def test_the_overview_shows_queue_and_dead_letters(admin_client: Client, monkeyp
     for _ in range(2):
         buy(offer, a=1)
     assert "Queued 2" in text(get(admin_client, "/admin/"))
-    monkeypatch.setattr("shop.orders.queued.save", raising(ValueError("no such thing")))
+    monkeypatch.setattr("shop.orders.queued.save_from_queue", raising(ValueError("no such thing")))
     save_queued()
     page = text(get(admin_client, "/admin/"))
     assert all(part in page for part in ("Queued 0", "Rejected 2", "Dead letters"))

@@ -18,7 +18,7 @@ from shop import conservation
 from shop.api import health
 from shop.orders import place
 from shop.orders.queued import save_queued
-from shop.orders.saving import save
+from shop.orders.saving import Saver, save
 from shop.payments import signatures
 from shop.sales import offers
 from tests.factories import SAVING, OnSale, elsewhere, fast_and_slow, on_sale, orders_in
@@ -155,6 +155,26 @@ def test_a_lost_commit_answer_is_503_and_a_retry_finds_the_order(
     assert_bought_once(buyer, offer)
 
 
+@pytest.mark.parametrize("name", ["guarded-update", "group-commit", "redis-lock"])
+def test_a_lost_answer_of_the_one_statement_is_503_and_a_retry_finds_the_order(
+    buyer: Buyer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    offer = on_sale({"a": 2}, strategy=name)
+    at_once = Saver.at_once
+
+    def save_and_lose(*arguments: Any) -> Any:
+        assert at_once(*arguments)
+        raise OperationalError("the answer was lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Saver, "at_once", save_and_lose)
+        assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
+    assert_bought_once(buyer, offer)
+
+
+@pytest.mark.usefixtures("in_steps")
 @pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_a_request_that_exceeds_a_postgres_limit_is_503(buyer: Buyer, name: str) -> None:
     """A request gets 503 if its transaction idles for longer than Postgres allows."""

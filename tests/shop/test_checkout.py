@@ -107,9 +107,10 @@ def test_an_order_is_saved_and_returned(customer: int, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "statements"),
     [
-        ("guarded-update", "BEGIN UPDATE WITH COMMIT"),
+        ("group-commit", "WITH"),
+        ("guarded-update", "WITH"),
         ("lua", "BEGIN UPDATE WITH COMMIT"),
-        ("redis-lock", "BEGIN UPDATE WITH COMMIT"),
+        ("redis-lock", "WITH"),
         ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # SELECT reads the segments first.
         ("unit-rows", "BEGIN DELETE WITH COMMIT"),
     ],

@@ -199,7 +199,7 @@ def red(**wrong: Any) -> list[Alert]:
     of_sale = {name: wrong.pop(name) for name in ("paused_at", "preheated_at") if name in wrong}
     now = timezone.now()
     sale = Sale(name="Now", opens_at=now, closes_at=now, **{"preheated_at": now, **of_sale})
-    figures = selling.SaleFigures(sale, now, 0, 1, [0, 0], [0])
+    figures = selling.OpenSaleFigures(sale, now, 0, 1, [0, 0], [0])
     broken, requests = wrong.pop("broken", []), wrong.pop("requests", None)
     return alerts([figures], replace(QUIET, **wrong), broken, requests)
 
@@ -230,7 +230,7 @@ def silence(kind: str) -> Callable[[Any], None]:
 
 def a_dead_letter(redis: Redis) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shop.orders.queued.save", raising(ValueError("no such thing")))
+        patch.setattr("shop.orders.queued.save_from_queue", raising(ValueError("no such thing")))
         save_queued()
 
 

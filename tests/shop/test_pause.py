@@ -5,36 +5,68 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
+from django.db import connection, transaction
 from django.db.models.functions import Now
 from django.test import Client
 from redis import Redis, RedisError
 
+from inventory import stock
 from inventory.errors import TryAgain
 from inventory.strategies import registry
 from shop.models import Order, Sale
-from shop.orders import saving
 from shop.orders.errors import SalePaused
 from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 from shop.pages import now
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
-from tests.factories import DISTINCT, SAVING, OnSale, at_once, fast_and_slow, new_customer, on_sale, orders_in, slow
+from tests.factories import (
+    DISTINCT,
+    SAVING,
+    OnSale,
+    at_once,
+    elsewhere,
+    fast_and_slow,
+    new_customer,
+    on_sale,
+    orders_in,
+    slow,
+    waiting_in_postgres,
+)
 from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, buy, on_hand, order_body, race, raising
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
-WITHOUT_CHECK = re.sub(r"\n\s+AND \(paused_at IS NULL .*?\)\n", "\n", saving.INSERT, count=1)
-assert WITHOUT_CHECK != saving.INSERT
+ACCEPTS = import_module("shop.migrations.0019_order_functions").ACCEPTS
+UNCHECKED = "(queued OR paused_at IS NULL)", "true"
+STALE = "VOLATILE", "STABLE"
+"""Flaws in `shop_accepts_order`: it does not look whether the sale is paused, or sees only what its caller sees."""
+
+
+@contextmanager
+def flawed(flaw: tuple[str, str]) -> Iterator[None]:
+    """Build a flaw into the function of Postgres that decides whether a sale accepts an order."""
+    sound = ACCEPTS.replace("CREATE", "CREATE OR REPLACE")
+    assert flaw[0] in sound
+    with connection.cursor() as cursor:
+        cursor.execute(sound.replace(*flaw))
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(sound)
 
 
 @pytest.fixture
@@ -153,13 +185,32 @@ def test_in_the_middle_of_a_burst_nothing_is_taken_after_the_pause_and_nothing_b
 @pytest.mark.usefixtures("stale_offers")
 @pytest.mark.parametrize("strategy", ["guarded-update", "group-commit"])
 def test_without_the_check_while_saving_orders_are_taken_after_the_pause(
-    strategy: str, monkeypatch: pytest.MonkeyPatch
+    strategy: str,
 ) -> None:
     """Negative control of the burst: without the check while saving, orders are accepted after the pause."""
-    monkeypatch.setattr(saving, "INSERT", WITHOUT_CHECK)
     burst = Burst(on_sale({"a": 10_000}, strategy=strategy))
-    taken = run(burst)
+    with flawed(UNCHECKED):
+        taken = run(burst)
     assert set(Order.objects.values_list("pk", flat=True)) - taken
+
+
+@pytest.mark.usefixtures("stale_offers")
+@pytest.mark.parametrize("strategy", ["guarded-update", "group-commit", "redis-lock"])
+@pytest.mark.parametrize("sound", [True, False], ids=["", "which sees only what its statement sees"])
+def test_an_order_that_waits_for_the_stock_during_the_pause_is_refused(strategy: str, sound: bool) -> None:
+    """The one statement that takes stock and saves began before the pause. It must see the pause all the same."""
+    offer = on_sale({"a": 3}, strategy=strategy)
+    with nullcontext() if sound else flawed(STALE), ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            stock.lock(["a"])
+            answer = pool.submit(buy, offer, a=1)
+            wait_for(lambda: waiting_in_postgres() == 1, "the order to wait for the stock row")
+            elsewhere(lambda: Sale.objects.update(paused_at=Now()))
+        if sound:
+            with pytest.raises(SalePaused):
+                answer.result(PATIENCE)
+        else:
+            assert answer.result(PATIENCE).order.state == "pending"
 
 
 @pytest.mark.usefixtures("stale_offers")
@@ -176,6 +227,7 @@ def pause_and_count(offer: OnSale) -> int:
     return orders_in()
 
 
+@pytest.mark.usefixtures("in_steps")
 @pytest.mark.parametrize("strategy", fast_and_slow(name for name in DISTINCT if name in SAVING))
 def test_the_pause_waits_for_an_order_that_is_written_and_not_committed(strategy: str) -> None:
     offer = on_sale({"a": 3}, strategy=strategy)
@@ -183,6 +235,7 @@ def test_the_pause_waits_for_an_order_that_is_written_and_not_committed(strategy
     assert (placed.order.state, counted) == ("pending", 1)
 
 
+@pytest.mark.usefixtures("in_steps")
 def test_without_its_locks_the_pause_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without its locks, the pause ends before an order in progress is committed."""
     offer = on_sale({"a": 3})

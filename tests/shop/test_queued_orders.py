@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from django.conf import settings
@@ -15,8 +16,10 @@ from django.utils import timezone
 from redis import Redis, RedisError
 
 from inventory.counters.whole import RESERVATIONS
+from inventory.errors import Refusal
 from inventory.models import StockItem
 from inventory.queue.stream import STREAM, Queue, idempotency_key
+from inventory.requests import OrderRequest
 from inventory.strategies import registry
 from shop import conservation
 from shop.models import Allowance, Order, Product, Sale, SaleItem
@@ -278,14 +281,14 @@ def test_an_order_that_cannot_be_saved_is_rejected_and_dead_lettered(
 ) -> None:
     poison = location_of(buyer, offer, a=1)
     healthy = location_of(other_buyer, offer, a=1)
-    save = queued.save
+    save = queued.save_from_queue
 
-    def fail(requests, **how):  # type: ignore[no-untyped-def]
+    def fail(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         if any(request.customer == buyer.customer for request in requests):
             raise IntegrityError("no such thing")
-        return save(requests, **how)
+        return save(requests)
 
-    monkeypatch.setattr(queued, "save", fail)
+    monkeypatch.setattr(queued, "save_from_queue", fail)
     assert save_queued() == 2
     assert state_at(buyer, poison) == "rejected"
     assert state_at(other_buyer, healthy) == "pending"
@@ -318,7 +321,7 @@ def test_an_unreadable_entry_is_rejected(buyer: Buyer, offer: OnSale, redis: Red
 def lose_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a worker that can neither save nor reject orders."""
     with monkeypatch.context() as broken:
-        for name in ("save", "reject"):
+        for name in ("save_from_queue", "reject"):
             broken.setattr(queued, name, raising(IntegrityError("no such thing")))
         save_queued()
 

@@ -49,7 +49,7 @@ def test_a_batch_takes_any_number_of_skus_in_one_statement() -> None:
     ]
     with counted() as (sql, _):
         assert bulk.commit(requests, save) == {}
-    assert len(sql) == 4
+    assert len(sql) == 1
 
 
 def test_a_refusal_from_memory_costs_one_query_and_no_redis_command(buyer: Buyer, settings: Any) -> None:

@@ -1,0 +1,35 @@
+from django.db import migrations
+
+# VOLATILE, so that its query sees what was committed before the call, not before the statement that calls it.
+ACCEPTS = """
+    CREATE FUNCTION shop_accepts_order(customer bigint, sale bigint, made_at timestamptz, queued boolean)
+    RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+    BEGIN
+        RETURN EXISTS (SELECT FROM auth_user WHERE id = customer AND is_active)
+           AND EXISTS (SELECT FROM shop_sale
+                        WHERE id = sale AND opens_at <= made_at AND made_at < closes_at
+                          AND (queued OR paused_at IS NULL));
+    END $$
+"""
+
+ALL_OR_NOTHING = """
+    CREATE FUNCTION shop_all_or_nothing(complete boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+    BEGIN
+        IF NOT complete THEN
+            RAISE EXCEPTION 'Another transaction came between: the shop saves these orders one by one';
+        END IF;
+        RETURN true;
+    END $$
+"""
+
+
+class Migration(migrations.Migration):
+
+    dependencies = [
+        ('shop', '0018_fewer_indexes'),
+    ]
+
+    operations = [
+        migrations.RunSQL(ACCEPTS, "DROP FUNCTION shop_accepts_order"),
+        migrations.RunSQL(ALL_OR_NOTHING, "DROP FUNCTION shop_all_or_nothing"),
+    ]
