@@ -1,0 +1,140 @@
+"""The admin in Chromium, at the widths of a phone and a desktop: axe, nothing too wide, and the live overview."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+
+from tests.browser import launch, needs_chromium
+from tests.factories import new_customer, on_sale
+from tests.shop.busy_shop import BusyShop
+from tests.shop.test_metrics import send
+from tests.shop.web_server import CHECKOUT, web_server
+from tests.waiting import PATIENCE
+
+AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
+SHOTS = os.environ.get("SCREENSHOTS", "")
+"""Folder for screenshots of all pages. Without it, only one page of each kind is opened."""
+KINDS = {
+    *("index", "app_list", "admin_locks", "admin_lock_release", "password_change", "auth_user_password_change"),
+    *("shop_order_changelist", "inventory_stockitem_changelist", "shop_refund_changelist", "auth_group_changelist"),
+    *("shop_order_change", "shop_sale_change", "shop_sale_add", "auth_user_change", "shop_unmatchedreport_change"),
+    *("shop_sale_history", "shop_payment_history", "auth_group_delete", "shop_product_delete"),
+    *("shop_order_cancel_one", "shop_order_record_payment", "shop_order_refund_items"),
+    *("shop_sale_pause_one", "shop_sale_extend", "shop_sale_preflight"),
+}
+"""Names of the pages that stand for all pages of their kind."""
+IN_THE_DARK = {"index", "shop_refund_changelist", "shop_order_change", "shop_sale_change", "shop_order_record_payment"}
+"""Pages that are also opened with the dark colours of the theme."""
+MOST_POLLS = 3
+"""Polls of the overview until it shows an order: one may be under way, and one may get figures of the last second."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_chromium]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start Chromium. Inside this block the test cannot use the database: Playwright has an event loop."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+class Operator:
+    """An operator in Chromium, with checks of each page."""
+
+    def __init__(self, browser: Browser, address: str, session: str, **options: Any) -> None:
+        context = browser.new_context(base_url=address, **options)
+        if session:
+            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
+        context.add_init_script(path=AXE)
+        self.page = context.new_page()
+        self.shots = f"{options['viewport']['width']}-{options.get('color_scheme', 'light')}"
+        self.complaints: list[str] = []
+        self.page.on("pageerror", lambda error: self.complaints.append(f"{self.page.url}: {error}"))
+
+    def look(self, name: str, path: str = "") -> None:
+        """Open a page, and check that axe reports nothing and that it is not wider than the screen."""
+        if path:
+            self.page.goto(path)
+        self.page.wait_for_load_state("load")
+        if SHOTS:
+            self.page.screenshot(path=f"{SHOTS}/{name}-{self.shots}.png", full_page=True)
+        for found in self.page.evaluate("axe.run()")["violations"]:
+            self.complaints.append(f"{name}: {found['id']}: {found['nodes'][0]['html'][:200]}")
+        if self.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            self.complaints.append(f"{name}: wider than the screen")
+
+
+def session_of(client: Client) -> str:
+    return str(client.cookies[settings.SESSION_COOKIE_NAME].value)
+
+
+@pytest.mark.usefixtures("redis")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("width", "locale", "scheme"),
+    [(1440, "en", "light"), (390, "zh-CN", "light"), (1440, "en", "dark")],
+)
+def test_each_kind_of_page_is_accessible_and_fits(live_server: Any, width: int, locale: str, scheme: str) -> None:
+    """The admin is in English in every browser; only the error pages have the language of the browser."""
+    shop = BusyShop()
+    kinds = IN_THE_DARK if scheme == "dark" else KINDS
+    pages = [(name, path) for name, path, _ in shop.pages() if SHOTS or name in kinds]
+    assert {name for name, _ in pages} >= kinds
+    session = session_of(shop.client)
+    options = {"viewport": {"width": width, "height": 900}, "locale": locale, "color_scheme": scheme}
+    with chromium() as browser:
+        operator = Operator(browser, live_server.url, session, **options)
+        visitor = Operator(browser, live_server.url, "", **options)
+        for name, path in pages:
+            operator.look(name, path)
+        operator.look("no_match", "/admin/shop/order/?q=nobody")
+        operator.look("not_found", "/admin/nothing/")
+        operator.page.goto(next(path for name, path in pages if name == "shop_order_record_payment"))
+        operator.page.get_by_role("button", name="Record the payment").click()
+        expect(operator.page.get_by_text("Enter the reference, or say below how it was paid.")).to_be_visible()
+        operator.look("form_with_an_error")
+        visitor.look("login", "/admin/")
+    assert operator.complaints + visitor.complaints == []
+
+
+def test_an_overview_shows_an_order_and_a_refusal_soon(redis: Any, tmp_path: Path) -> None:
+    """Orders are placed through the API of a real web server, so its metrics have the times of the answers."""
+    offer = on_sale({"a": 1})
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    polls: list[Response] = []
+    first, second = new_customer(), new_customer()
+    session = session_of(client)
+    with web_server(METRICS_FOLDER=str(tmp_path / "metrics")) as (port, _), chromium() as browser:
+        size = {"width": 390, "height": 844}
+        operator = Operator(browser, f"http://127.0.0.1:{port}", session, viewport=size)
+        page: Page = operator.page
+        page.on("response", lambda response: polls.append(response) if "/admin/live/" in response.url else None)
+        page.goto("/admin/")
+        expect(page.get_by_role("img", name="0 units sold and 1 left")).to_be_visible()
+        expect(page.get_by_text("p99")).to_have_count(0)
+        with page.expect_response("**/admin/live/"):
+            pass
+        assert send(port, offer, first) == 201
+        before = len(polls)
+        expect(page.get_by_role("img", name="1 units sold and 0 left")).to_be_visible(timeout=PATIENCE * 1000)
+        assert len(polls) - before <= MOST_POLLS
+        assert send(port, offer, second) == 409
+        shown = page.locator("[data-part=figures] dt")
+        for label in ("Orders answered, p50", "p99", "Refused/s: sold-out"):
+            expect(shown.get_by_text(label, exact=True)).to_be_visible(timeout=PATIENCE * 1000)
+        expect(page.locator("[data-part=sales]")).to_contain_text("sold out")
+        operator.look("overview_with_refusals")
+    assert operator.complaints == []
