@@ -86,6 +86,7 @@ def empty(case: TransactionTestCase) -> None:
     Django would use TRUNCATE, which recreates the files of every table, and insert content types and permissions again.
     DELETE is faster for a few rows. Like TRUNCATE, it waits for open transactions that write.
     """
+    connection.cursor().execute("RESET ALL")  # The next test has the same session.
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL session_replication_role = replica")  # Skip foreign key checks, because all rows go.
         for statement in emptying():
@@ -93,6 +94,8 @@ def empty(case: TransactionTestCase) -> None:
 
 
 TransactionTestCase._fixture_teardown = empty  # type: ignore[method-assign]
+# Keep the connection for the next test, because to start a session costs Postgres more than most tests do.
+TransactionTestCase._should_reload_connections = lambda case: False  # type: ignore[method-assign]
 
 
 @pytest.fixture

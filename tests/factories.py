@@ -8,7 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -20,7 +20,8 @@ from uuid import UUID, uuid4
 import pytest
 import uuid_utils.compat
 from django.contrib.auth.models import User
-from django.db import connection, connections
+from django.db import Error, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone
 
 from inventory import stock
@@ -171,10 +172,34 @@ def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
         return list(pool.map(_on_own_connection, [partial(run, body) for body in bodies]))
 
 
+_idle: list[BaseDatabaseWrapper] = []
+"""Connections of bodies that have ended. To start a session costs Postgres more than most bodies do."""
+
+
+def close_connections() -> None:
+    """Close the connections of this thread and the idle ones. A session keeps the defaults with which it started."""
+    connections.close_all()
+    while _idle:
+        _idle.pop().close()
+
+
 def _on_own_connection(body: Callable[[], T]) -> T:
+    """Run the body on a connection that no other thread has: an idle one, or a new one."""
+    with suppress(IndexError, Error):
+        idle = _idle.pop()
+        if idle.settings_dict is connections.settings["default"]:
+            idle.cursor().execute("RESET ALL")  # fails if a test has ended the session
+            connections["default"] = idle
+        else:  # a test of a pool or a pooler
+            _idle.append(idle)
     try:
         return body()
     finally:
+        own = connections["default"]
+        if own.connection and own.settings_dict is connections.settings["default"] and not own.in_atomic_block:
+            own.inc_thread_sharing()
+            _idle.append(own)
+            del connections["default"]
         connections.close_all()
 
 

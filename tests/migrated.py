@@ -11,9 +11,11 @@ from django.db import connection
 from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 
 from servers import RunFolder, Servers
-from servers.postgres import DATABASE
+from servers.postgres import DATABASE, connect
 
 NAME = f"{TEST_DATABASE_PREFIX}{DATABASE}"
+COPY = "copy"
+"""A second migrated database, which nobody uses: Postgres copies no database that has sessions."""
 
 
 def provide(folder: RunFolder) -> None:
@@ -29,6 +31,8 @@ def provide(folder: RunFolder) -> None:
             with Servers(folder, runs=["postgres"]):
                 connection.creation.create_test_db(verbosity=0, serialize=False)
                 connection.close()
+                with connect(folder.postgres) as admin:
+                    admin.execute(f"CREATE DATABASE {COPY} TEMPLATE {NAME}")
             unfinished = shared.with_suffix(".unfinished")
             shutil.copytree(folder.postgres / "data", unfinished)
             unfinished.rename(shared)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
-from django.db import connection
-from django.db.backends.base.creation import TEST_DATABASE_PREFIX
 from psycopg import sql
-from psycopg.errors import ObjectInUse
 from pytest_django import DjangoDbBlocker
 
 from lab.claims import comparisons, refresh, witness
@@ -23,6 +20,7 @@ from lab.sandbox.pool import open_sandbox
 from lab.sandbox.sandbox import Sandbox
 from lab.site.pages import example_run
 from servers import Servers
+from tests import migrated
 from tests.lab.rung_support import Player
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
@@ -33,28 +31,14 @@ __all__ = ["_without_a_watchdog", "buyer", "visitor"]
 
 @pytest.fixture(scope="session", autouse=True)
 def _copied_databases() -> Iterator[None]:
-    """Copy the tests' own database for every sandbox, because migrations take longer than most tests."""
-    migrate, template = databases._migrate, "lab_template"
-
-    def make_template(server: Any, alias: str, database: dict[str, Any]) -> None:
-        name = connection.settings_dict["NAME"]
-        # Without a test that is marked `django_db`, this is the shop's database, which has no tables.
-        if name.startswith(TEST_DATABASE_PREFIX) and not connection.in_atomic_block:
-            connection.close()
-            with suppress(ObjectInUse):  # A thread of an earlier test may still use this database.
-                server.execute(f"CREATE DATABASE {template} TEMPLATE {name}")
-                return
-        server.execute(f"CREATE DATABASE {template}")
-        migrate(alias, database | {"NAME": template})
+    """Copy a migrated database for every sandbox, because migrations take longer than most tests."""
 
     def copy(alias: str, database: dict[str, Any]) -> None:
         with databases.server(database, time.monotonic() + PATIENCE) as server:
-            if not server.execute("SELECT FROM pg_database WHERE datname = %s", [template]).rowcount:
-                make_template(server, alias, database)
             copied = sql.Identifier(database["NAME"])
             for statement in (
                 "DROP DATABASE {}",
-                f"CREATE DATABASE {{}} TEMPLATE {template}",
+                f"CREATE DATABASE {{}} TEMPLATE {migrated.COPY}",
                 "ALTER DATABASE {} SET synchronous_commit = off",
             ):
                 server.execute(sql.SQL(statement).format(copied))

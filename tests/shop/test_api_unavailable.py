@@ -21,7 +21,7 @@ from shop.orders.queued import save_queued
 from shop.orders.saving import Saver, save
 from shop.payments import signatures
 from shop.sales import offers
-from tests.factories import SAVING, OnSale, elsewhere, fast_and_slow, on_sale, orders_in
+from tests.factories import SAVING, OnSale, close_connections, elsewhere, fast_and_slow, on_sale, orders_in
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body, raising
 from tests.waiting import wait_for
@@ -103,6 +103,7 @@ def postgres_only_reads(db: None) -> Iterator[None]:
     with connection.cursor() as cursor:
         cursor.execute("SET default_transaction_read_only = off")
         cursor.execute(f"ALTER DATABASE {database} RESET default_transaction_read_only")
+    close_connections()
 
 
 def test_a_read_only_postgres_takes_no_orders_and_loses_none(

@@ -40,6 +40,7 @@ from tests.factories import (
     OF_THE_SHOP,
     at_once,
     begin,
+    close_connections,
     close_now,
     count_by_kind,
     interleaved,
@@ -137,6 +138,7 @@ def role_with(**values: str) -> Iterator[None]:
         yield
     finally:
         alter(*(f"RESET {name}" for name in values))
+        close_connections()
 
 
 def limited() -> AbstractContextManager[None]:
