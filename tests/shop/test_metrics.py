@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,28 +35,14 @@ from shop.runtime import door, tasks
 from tests.docs.pages import PAGES
 from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import order_body
+from tests.shop.metrics_process import FORKED, count_in_a_child, count_in_a_fork, recorded, wait_once_for_the_pool
 from tests.shop.test_full_broker import celery
-from tests.shop.web_server import CHECKOUT, ask, web_server
+from tests.shop.web_server import ask, web_server
 from tests.waiting import PATIENCE, wait_for
 
 on_postgres = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 TOKEN = "a-token-of-the-operator"
 LABELS = re.compile(r"`(\w+)`")
-RECORD = """
-import os, sys, time
-import django
-django.setup()
-from pathlib import Path
-from shop.metrics import recording
-recording.start(sys.argv[2], Path(sys.argv[1]), lambda error: "internal")
-recorder = recording.recorder()
-for _ in range(int(sys.argv[3])):
-    recorder.refused_from_memory()
-recorder.write()
-recorder.web_process(busy=7, waiting=0)
-"""
-WAIT = "print(os.getpid(), flush=True); time.sleep(600)"
-
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -99,37 +82,14 @@ def send(port: int, offer: OnSale, customer: int, key: str = "", sku: str = "a")
     return ask(port, "POST", "/api/orders/", body, Idempotency_Key=key or str(uuid4()), **headers)[0]
 
 
-POOL = """
-import sys, threading, time
-import django
-django.setup()
-from pathlib import Path
-from types import SimpleNamespace
-from psycopg_pool import ConnectionPool
-from shop.metrics import recorder
-from shop.metrics.folder import MetricsFolder
-from tests.waiting import wait_for
-pool = ConnectionPool(sys.argv[2], min_size=1, max_size=1)
-pool.wait()  # The first caller is not to wait for the connection to be opened.
-recorder.connection = SimpleNamespace(pool=pool)
-recording = recorder.Recorder("web", MetricsFolder(Path(sys.argv[1])), lambda error: "internal")
-held = pool.getconn()
-second = threading.Thread(target=lambda: pool.putconn(pool.getconn()))
-second.start()
-wait_for(lambda: pool.get_stats()["requests_waiting"], "the second to wait")
-time.sleep(0.02)  # The pool counts whole milliseconds.
-pool.putconn(held)
-second.join()
-for _ in range(2):  # What was told once is not told again.
-    recording.web_process(busy=0, waiting=0)
-"""
-
-
 @pytest.mark.django_db
 def test_waits_for_a_connection_of_the_pool_are_counted(tmp_path: Path) -> None:
     database = settings.DATABASES["default"]
     address = f"host={database['HOST']} user={database['USER']} dbname={database['NAME']}"
-    subprocess.run([sys.executable, "-c", POOL, str(tmp_path), address], cwd=CHECKOUT, check=True, timeout=60)
+    waiting = FORKED.Process(target=wait_once_for_the_pool, args=(tmp_path, address))
+    waiting.start()
+    waiting.join(60)
+    assert waiting.exitcode == 0
     found = merged([str(file) for file in tmp_path.glob("*.db")])
     assert value(found, "shop_postgres_pool_waits_total") == 1, "the first did not wait"
     assert (value(found, "shop_postgres_pool_wait_seconds_total") or 0) >= 0.02
@@ -323,7 +283,7 @@ class TestFolder:
             assert value(found, "shop_sold_out_from_memory_total") == 7
             assert value(found, "shop_web_threads_busy") == 14
             first.kill()
-            first.wait(PATIENCE)
+            first.join(PATIENCE)
             assert folder.taken() == ["web-1"]
             found = merged(folder.files())
             assert value(found, "shop_sold_out_from_memory_total") == 7
@@ -347,42 +307,19 @@ class TestFolder:
     def test_what_was_reported_last_is_written_at_the_end(self, tmp_path: Path) -> None:
         """Last counts are written when a process ends, even a `multiprocessing` process, which calls no `atexit`."""
         folder = MetricsFolder(tmp_path / "metrics")
-        ends = "recording._recorder.refused_from_memory()\n"
-        child = "import multiprocessing\ndef work():\n    recording.start('web', folder, str)\n    " + ends
-        child += "process = multiprocessing.get_context('fork').Process(target=work)\nprocess.start()\nprocess.join()\n"
-        with recorded(folder, "web", 1, f"folder = Path(sys.argv[1])\n{child}{WAIT}"):
+        with recorded(folder, "web", 1, count_in_a_child):
             assert value(merged(folder.files()), "shop_sold_out_from_memory_total") == 2
 
     def test_a_child_after_fork_has_a_slot_of_its_own(self, tmp_path: Path) -> None:
         """A forked child takes its own slot, as in Celery's pool of processes."""
         folder = MetricsFolder(tmp_path / "metrics")
-        forks = "os.fork(); recorder.refused_from_memory()\n"
-        with recorded(folder, "worker", 1, forks + WAIT) as parent:
+        with recorded(folder, "worker", 1, count_in_a_fork) as parent:
             wait_for(lambda: folder.taken() == ["worker-0", "worker-1"], "the child to take a slot")
             wait_for(
                 lambda: value(merged(folder.files()), "shop_sold_out_from_memory_total") == 3, "both to have counted"
             )
             for child in psutil.Process(parent.pid).children():
                 child.kill()
-
-
-class recorded:  # noqa: N801 - used like a function
-    """Run a process that counts and then waits. Yield the process once it has counted."""
-
-    def __init__(self, folder: MetricsFolder, role: str, count: int, then: str = WAIT) -> None:
-        command = [sys.executable, "-c", RECORD + then, str(folder.path), role, str(count)]
-        self.process = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> subprocess.Popen[str]:
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline()
-        return self.process
-
-    def __exit__(self, *_: object) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(PATIENCE)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 @pytest.mark.parametrize("found", [[], [0.5], [0.0, 1.0, 1.0, 1.5, 2.0, 7.0, 1000.0]])

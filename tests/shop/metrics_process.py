@@ -1,0 +1,97 @@
+"""Processes that count in a metrics folder, forked from one that has imported the shop: an import takes a second."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from types import SimpleNamespace
+
+import django
+from django.apps import apps
+
+if not apps.ready:  # in the process from which the others are forked
+    django.setup()
+
+from psycopg_pool import ConnectionPool
+
+from shop.metrics import recorder, recording
+from shop.metrics.folder import MetricsFolder
+from tests.waiting import PATIENCE, wait_for
+
+FORKED = multiprocessing.get_context("forkserver")
+FORKED.set_forkserver_preload([__name__])
+
+
+@contextmanager
+def recorded(
+    folder: MetricsFolder, role: str, count: int, then: Callable[[Path], object] = str
+) -> Iterator[BaseProcess]:
+    """Run a process that counts, calls `then` and waits. Yield the process once it has done so, and kill it after."""
+    counted = FORKED.Event()
+    process = FORKED.Process(target=record, args=(folder.path, role, count, then, counted))
+    process.start()
+    try:
+        assert counted.wait(3 * PATIENCE)
+        yield process
+    finally:
+        process.kill()
+        process.join(PATIENCE)
+
+
+def record(folder: Path, role: str, count: int, then: Callable[[Path], object], counted: Event) -> None:
+    recording.start(role, folder, str)
+    counting = recording.recorder()
+    assert counting
+    for _ in range(count):
+        counting.refused_from_memory()
+    counting.write()
+    counting.web_process(busy=7, waiting=0)
+    then(folder)
+    counted.set()
+    time.sleep(600)
+
+
+def count_in_a_fork(folder: Path) -> None:
+    os.fork()
+    count_once()
+
+
+def count_in_a_child(folder: Path) -> None:
+    child = multiprocessing.get_context("fork").Process(target=start_and_count_once, args=[folder])
+    child.start()
+    child.join()
+
+
+def start_and_count_once(folder: Path) -> None:
+    recording.start("web", folder, str)
+    count_once()
+
+
+def count_once() -> None:
+    counting = recording.recorder()
+    assert counting
+    counting.refused_from_memory()
+
+
+def wait_once_for_the_pool(folder: Path, address: str) -> None:
+    """Wait for the only connection of a pool, which another caller holds, and report the pool twice."""
+    pool = ConnectionPool(address, min_size=1, max_size=1)
+    pool.wait()  # The first caller is not to wait for the connection to be opened.
+    recorder.connection = SimpleNamespace(pool=pool)  # type: ignore[assignment]
+    counting = recorder.Recorder("web", MetricsFolder(folder), str)
+    held = pool.getconn()
+    second = threading.Thread(target=lambda: pool.putconn(pool.getconn()))
+    second.start()
+    wait_for(lambda: pool.get_stats()["requests_waiting"], "the second to wait")
+    time.sleep(0.02)  # The pool counts whole milliseconds.
+    pool.putconn(held)
+    second.join()
+    for _ in range(2):  # What was told once is not told again.
+        counting.web_process(busy=0, waiting=0)
