@@ -54,6 +54,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.fixture(scope="session")
+def _django_set_urlconf() -> None:
+    """Replace a fixture of pytest-django that runs around each test, for a marker that no test has."""
+
+
+_django_clear_site_cache = _django_isolate_apps = _template_string_if_invalid_marker = _django_set_urlconf
+
+
+@pytest.fixture(scope="session")
 def servers(django_test_environment: None, django_db_blocker: DjangoDbBlocker) -> Iterator[Servers]:
     with django_db_blocker.unblock():
         migrated.provide(settings.RUN_FOLDER)

@@ -27,6 +27,7 @@ from shop.runtime.wsgi import application
 from tests.factories import on_sale
 from tests.shop.conftest import Buyer, order_body
 
+pytest_plugins = ["schemathesis.pytest.plugin"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
