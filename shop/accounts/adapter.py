@@ -6,11 +6,12 @@ from contextlib import suppress
 from smtplib import SMTPException
 from threading import BoundedSemaphore
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.models import EmailAddress
 from allauth.account.stages import EmailVerificationStage
+from allauth.account.utils import get_next_redirect_url
 from django.conf import settings
 from django.contrib.auth import authenticate
 from django.contrib.auth.hashers import make_password
@@ -33,6 +34,9 @@ LIMITING = "Limiting sign-ups and mails"
 
 Redis counts each mail before it is sent, so the pages that send mails fail then.
 """
+
+SIGNED_UP_ON = "signed_up_on"
+"""Key in a browser's session of the page from which a visitor went to the sign-up, such as a sale."""
 
 LINKS = ("activate_url", "password_reset_url", "signup_url")
 """The names of the links in the contexts of django-allauth's mail templates."""
@@ -93,7 +97,16 @@ class AccountAdapter(DefaultAccountAdapter):
             saved: User = super().save_user(request, user, form, commit)
         except IntegrityError as error:
             raise NameTaken from error
+        if page := get_next_redirect_url(request):
+            request.session[SIGNED_UP_ON] = page
         return saved
+
+    def get_email_verification_redirect_url(self, email_address: EmailAddress) -> str:
+        """Return the page after the confirmation. In the browser of the sign-up, the log-in leads back to the sale."""
+        page = self.request.session.pop(SIGNED_UP_ON, "")
+        if page and not self.request.user.is_authenticated:
+            return f"{reverse('account_login')}?{urlencode({'next': page})}"
+        return str(super().get_email_verification_redirect_url(email_address))
 
     def set_password(self, user: User, password: str) -> None:
         """Save a new password, and clear the count of wrong ones, so that the owner can log in at once."""

@@ -95,6 +95,22 @@ def test_a_new_buyer_confirms_their_address_and_logs_in(client: Client) -> None:
     assert "no longer valid" in text(client.get("/account/confirm/nonsense/"))
 
 
+def test_after_the_confirmation_the_log_in_leads_back_to_the_sale(client: Client) -> None:
+    client.post("/account/signup/", {**ADA, "next": "/sales/keyboards/"})
+    elsewhere = Client().post(link()).headers["Location"]
+    assert elsewhere == LOG_IN, "another browser does not know the page"
+    client.post("/account/signup/", {**ADA, "username": "eve", "email": "eve@example.com", "next": "/sales/keyboards/"})
+    to_log_in = client.post(link()).headers["Location"]
+    assert to_log_in == f"{LOG_IN}?next=%2Fsales%2Fkeyboards%2F"
+    answer = client.post(to_log_in, {"login": "eve", "password": ADA["password1"]})
+    assert answer.headers["Location"] == "/sales/keyboards/"
+
+
+def test_a_page_of_another_site_is_not_remembered_at_sign_up(client: Client) -> None:
+    client.post("/account/signup/", {**ADA, "next": "https://example.com/"})
+    assert client.post(link()).headers["Location"] == LOG_IN
+
+
 def test_after_the_log_in_the_page_that_asked_for_it_is_shown(client: Client) -> None:
     new_user()
     asked = client.get("/orders/")
