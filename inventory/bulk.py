@@ -27,7 +27,8 @@ def commit(
 ) -> dict[UUID, InventoryError]:
     """Sell to the orders one after the other, each from what the earlier ones leave, and commit.
 
-    If the stock covers all of them, one statement takes it. Otherwise the orders are checked one by one.
+    If the stock covers all of them and none is refused, one statement does it all. Otherwise the orders are checked one
+    by one in a transaction.
 
     Args:
         reject: called in the same transaction with the orders that get no units.

@@ -21,6 +21,7 @@ class GuardedUpdate(Strategy):
     name = "guarded-update"
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
+        # One statement, so that no order of the sku waits for a round trip. If it refuses, the steps find out why.
         if not save_at_once([order], save, stock.taking(order.units)):
             with transaction.atomic(durable=True):
                 for item in order.items:

@@ -57,6 +57,7 @@ class Locked(Strategy):
                     left = max(0.0, until - time.monotonic())
                     held.append((item, leases.enter_context(observing.hold(lock, left, strategy=self.name))))
                 # Commit before the ExitStack releases the locks. Otherwise the next holder reads old stock.
+                # One statement holds the lock for one round trip. The fences of several locks need a statement each.
                 if len(held) == 1 and save_at_once([order], save, taking(*held[0], self.name)):
                     return Placement.COMMITTED
                 with transaction.atomic(durable=True):
