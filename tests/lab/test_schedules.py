@@ -59,7 +59,7 @@ def test_a_sound_rung_holds_in_every_schedule(sandbox: Sandbox, slug: str) -> No
     assert found.schedules > 5
 
 
-@pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
+@pytest.mark.parametrize("slug", ["renewal", "row-lock"])
 def test_a_search_of_a_sound_rung_runs_the_same_schedules_again(sandbox: Sandbox, slug: str) -> None:
     first, second = (searched(slug, sandbox, bounds=Bounds(preemptions=1, faults=0)) for _ in range(2))
     assert (first.run, first.exhausted) == (second.run, second.exhausted) == (None, True)
@@ -101,7 +101,7 @@ def test_a_client_that_waits_in_a_server_is_blocked(sandbox: Sandbox, slug: str,
 
 
 def test_a_crashed_client_leaves_nothing_open(sandbox: Sandbox) -> None:
-    trace = replay("guarded-update", ["A", "A", "crash A"], sandbox, to_the_end=True)
+    trace = replay("row-lock", ["A", "A", "crash A"], sandbox, to_the_end=True)
     assert trace.steps[-1].answers == {"A": "crashed", "B": "sold"}
     assert trace.ledger == {"received": 1, "on hand": 0, "sold": 1}
 
