@@ -2,7 +2,7 @@ from django.db import migrations
 
 # VOLATILE, so that its query sees what was committed before the call, not before the statement that calls it.
 ACCEPTS = """
-    CREATE FUNCTION shop_accepts_order(customer bigint, sale bigint, made_at timestamptz, queued boolean)
+    CREATE OR REPLACE FUNCTION shop_accepts_order(customer bigint, sale bigint, made_at timestamptz, queued boolean)
     RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
     BEGIN
         RETURN EXISTS (SELECT FROM auth_user WHERE id = customer AND is_active)
@@ -13,10 +13,10 @@ ACCEPTS = """
 """
 
 ALL_OR_NOTHING = """
-    CREATE FUNCTION shop_all_or_nothing(complete boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+    CREATE OR REPLACE FUNCTION shop_all_or_nothing(complete boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
     BEGIN
         IF NOT complete THEN
-            RAISE EXCEPTION 'Another transaction came between: the shop saves these orders one by one';
+            RAISE EXCEPTION 'Not all of these orders can be saved together: the shop saves them one by one';
         END IF;
         RETURN true;
     END $$

@@ -85,8 +85,10 @@ INSERT = f"""
 # A statement sees what was committed when it began, but it may wait for the stock row long after that. So
 # `shop_accepts_order` looks again, once the stock is taken: the sale may have been paused meanwhile.
 # Nothing is taken if an order repeats a key or exceeds a limit. If another transaction uses the key or the limit at the
-# same moment, only the end of the statement shows it, and `shop_all_or_nothing` fails.
-# LIMIT keeps Postgres from reading the whole table in place of its index.
+# same moment, or if only a part of the skus could be taken, the end of the statement shows it, and
+# `shop_all_or_nothing` fails.
+# LIMIT lets Postgres look up each row in an index, in place of a join with the whole table. While a table is nearly
+# empty and was analysed so, it is read as a whole. Sessions keep that plan until the next ANALYZE.
 AT_ONCE = """
     WITH {requests}, looked_up AS (
         SELECT NOT EXISTS (

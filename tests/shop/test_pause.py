@@ -58,15 +58,14 @@ STALE = "VOLATILE", "STABLE"
 @contextmanager
 def flawed(flaw: tuple[str, str]) -> Iterator[None]:
     """Build a flaw into the function of Postgres that decides whether a sale accepts an order."""
-    sound = ACCEPTS.replace("CREATE", "CREATE OR REPLACE")
-    assert flaw[0] in sound
+    assert flaw[0] in ACCEPTS
     with connection.cursor() as cursor:
-        cursor.execute(sound.replace(*flaw))
+        cursor.execute(ACCEPTS.replace(*flaw))
     try:
         yield
     finally:
         with connection.cursor() as cursor:
-            cursor.execute(sound)
+            cursor.execute(ACCEPTS)
 
 
 @pytest.fixture
