@@ -32,7 +32,7 @@ class Observer:
         """Called when `group-commit` has tried to save an order. Its batch began at `until`, by `time.monotonic`."""
 
     def committed(self, seconds: float) -> None:
-        """Called when a transaction that has saved an order, or a batch of them, was committed within `seconds`."""
+        """Called when Postgres has committed orders. COMMIT, or the statement that commits, took `seconds`."""
 
     def refused_from_memory(self) -> None:
         """Called when an order is refused as sold out from the cache of the process, without a query to a server."""

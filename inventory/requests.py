@@ -96,13 +96,13 @@ requests.
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """How a strategy takes the stock of orders: an UPDATE, to be part of the statement that saves the orders.
+    """The UPDATE by which a strategy takes the stock of some orders. It becomes a part of the statement that saves.
 
     Args:
-        sql: the UPDATE of the stock rows that have enough units. Its WHERE clause is its end, so that conditions can be
-            added.
+        sql: updates the stock rows that have enough units. It ends with its WHERE clause, so that `AND …` can be
+            appended.
         arguments: the values of its parameters.
-        rows: the number of rows that it has to change.
+        rows: the number of rows that it changes if every sku has enough units.
     """
 
     sql: str
@@ -113,7 +113,7 @@ class Taking:
 class SaveAtOnce(ABC):
     """A `Save` callback that can also take the stock and save the orders in one statement.
 
-    The one statement commits by itself. So the stock rows are locked for no round trip to Postgres.
+    The statement commits by itself, so no stock row stays locked while Postgres waits for the client.
     """
 
     @abstractmethod
@@ -124,7 +124,8 @@ class SaveAtOnce(ABC):
         """Take the stock of all orders, save them and commit; or change nothing. Call it outside any transaction.
 
         Returns:
-            Whether the orders are saved. If not, save them in a transaction, which finds out why they are refused.
+            Whether the orders are saved. If not, save them step by step in a transaction, to find out which are
+            refused, and why.
         """
 
 
@@ -178,7 +179,10 @@ class QueuedOrder:
 
 
 def save_at_once(orders: Sequence[OrderRequest], save: Save, taking: Taking) -> bool:
-    """Take the stock of orders and save them in one statement, if `save` can do that. See `SaveAtOnce.at_once`."""
+    """Take the stock of orders and save them in one statement, see `SaveAtOnce.at_once`. Return whether they are saved.
+
+    The answer is no, too, if `save` cannot do this.
+    """
     if not isinstance(save, SaveAtOnce):
         return False
     began = time.monotonic()

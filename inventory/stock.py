@@ -98,7 +98,7 @@ def take_all(units: Mapping[str, int]) -> None:
 
 
 def taking(units: Mapping[str, int]) -> Taking:
-    """Return how `take_all` subtracts units, for `save_at_once`.
+    """Return the UPDATE of `take_all`, for `save_at_once`.
 
     Args:
         units: units by sku.

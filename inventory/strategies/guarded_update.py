@@ -10,18 +10,18 @@ from inventory.strategies.base import Strategy
 
 
 class GuardedUpdate(Strategy):
-    """Run `SET on_hand = on_hand - n WHERE on_hand >= n`, then save the order in the same transaction.
+    """Run `SET on_hand = on_hand - n WHERE on_hand >= n`, and save the order in the same statement or transaction.
 
     Guarantees: no unit is sold twice, without any lock of our own. Postgres evaluates the WHERE clause again after it
     has waited for the row, so the test always sees the latest committed stock.
-    Costs: one statement per item. Orders of one sku wait for each other's commit, because each locks the stock row.
+    Costs: one statement. Orders of one sku wait for each other's commit, because each locks the stock row.
     Choose it: to see the whole idea in one statement, or when many products have few customers each.
     """
 
     name = "guarded-update"
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        # One statement, so that no order of the sku waits for a round trip. If it refuses, the steps find out why.
+        # One statement, so that no order waits for a round trip. If it saves nothing, the steps find out why.
         if not save_at_once([order], save, stock.taking(order.units)):
             with transaction.atomic(durable=True):
                 for item in order.items:

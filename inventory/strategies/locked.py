@@ -57,7 +57,7 @@ class Locked(Strategy):
                     left = max(0.0, until - time.monotonic())
                     held.append((item, leases.enter_context(observing.hold(lock, left, strategy=self.name))))
                 # Commit before the ExitStack releases the locks. Otherwise the next holder reads old stock.
-                # One statement holds the lock for one round trip. The fences of several locks need a statement each.
+                # For one sku, one statement holds the lock for one round trip. A cart has a fence for each sku.
                 if len(held) == 1 and save_at_once([order], save, taking(*held[0], self.name)):
                     return Placement.COMMITTED
                 with transaction.atomic(durable=True):
@@ -74,7 +74,7 @@ class Locked(Strategy):
 
 
 def taking(item: RequestItem, lease: Lease, kind: str) -> Taking:
-    """Return how `check_and_decrement` subtracts an item, for `save_at_once`. The arguments are the same."""
+    """Return the UPDATE of `check_and_decrement`, for `save_at_once`. It takes the same arguments."""
     if lease.fence is None:
         return stock.taking({item.sku: item.quantity})
     return Taking(CLAIM, {"sku": item.sku, "units": item.quantity, "fence": lease.fence, "kind": kind}, rows=1)

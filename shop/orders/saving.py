@@ -29,9 +29,9 @@ from shop.sold import saved
 # If an order of the customer already has the key, the unique index refuses the new order and no items are written. If
 # the transaction of that other order is still open, this statement waits for its end.
 # A function of Postgres (migration 0019) checks accounts and sales again: a token may outlive its account, and a sale
-# may be closed or postponed after its offer was read. Queued orders are saved during a pause, too, since they were
-# accepted before it. Only they have a `payable_from`. Counting the allowances locks them until the commit. Before that,
-# `Saver` removes the orders that exceed a limit.
+# may be closed or postponed after its offer was read. Queued orders were accepted before the pause, so
+# they are saved during it. The function knows them by their `payable_from`, which no other order has. Counting the
+# allowances locks them until the commit. Before the commit, `Saver` deletes the orders that exceed a limit.
 # An order with a total of 0 is saved as paid, because nobody pays an amount of 0. A pending one would expire.
 REQUESTS = """
     request AS (
@@ -84,11 +84,12 @@ INSERT = f"""
 # The stock is taken first, then the orders are written: all transactions lock in this sequence, so no two deadlock.
 # A statement sees what was committed when it began, but it may wait for the stock row long after that. So
 # `shop_accepts_order` looks again, once the stock is taken: the sale may have been paused meanwhile.
+# CASE makes sure of that: the function is called only after the stock was taken.
 # Nothing is taken if an order repeats a key or exceeds a limit. If another transaction uses the key or the limit at the
-# same moment, or if only a part of the skus could be taken, the end of the statement shows it, and
-# `shop_all_or_nothing` fails.
-# LIMIT lets Postgres look up each row in an index, in place of a join with the whole table. While a table is nearly
-# empty and was analysed so, it is read as a whole. Sessions keep that plan until the next ANALYZE.
+# same moment, or if only some of the skus have enough units, the end of the statement notices it:
+# `shop_all_or_nothing` raises an error, which undoes everything.
+# With LIMIT, Postgres looks up each row in an index and does not join the whole table. If a table was nearly empty at
+# its last ANALYZE, Postgres still reads all of it, and sessions keep that plan until the next ANALYZE.
 AT_ONCE = """
     WITH {requests}, looked_up AS (
         SELECT NOT EXISTS (
@@ -228,7 +229,7 @@ class Saver(SaveAtOnce):
     def __call__(self, requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         """Write orders inside the open transaction.
 
-        This takes one statement for any number of requests. If some were not written, it takes two more, and a third if
+        This takes one statement for any number of requests. If some were not written, it takes two more, or three if
         their sale may have refused them. If some exceed a limit, it takes two more.
 
         Returns:
@@ -262,7 +263,7 @@ class Saver(SaveAtOnce):
         except DatabaseError as error:
             if not isinstance(error.__cause__, RaiseException):
                 raise
-            return False
+            return False  # `shop_all_or_nothing` has undone the statement.
         return saved_all
 
     def _arguments(self, orders: Sequence[OrderRequest]) -> dict[str, Any]:

@@ -136,7 +136,9 @@ class Tracer(Observer):
             self._tracer.start_span("wait for batch", start_time=_wall_clock(since)).end(_wall_clock(until))
 
     def committed(self, seconds: float) -> None:
-        self._ended_now("COMMIT", seconds, {"db.system.name": "postgresql"})
+        # If the last statement began within this time, it has committed by itself, and has a span already.
+        if time.monotonic() - seconds > getattr(self._held, "statement_began", 0.0):
+            self._ended_now("COMMIT", seconds, {"db.system.name": "postgresql"})
 
     @contextmanager
     def queueing(self) -> Iterator[str]:
@@ -201,6 +203,7 @@ class Tracer(Observer):
     def _trace_statement(self, execute: Callable[..., Any], sql: Any, params: Any, many: Any, context: Any) -> Any:
         if not _is_traced():
             return execute(sql, params, many, context)
+        self._held.statement_began = time.monotonic()
         # The statement contains no data of customers, because its values are sent separately.
         about = {"db.system.name": "postgresql", "db.query.text": " ".join(str(sql).split())}
         with self._tracer.start_as_current_span(

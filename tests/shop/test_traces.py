@@ -135,6 +135,7 @@ def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collec
     """An order is one trace, with a lock as well as with the queue and a worker. The log has the ids of its spans."""
     locked, queued = on_sale({"a": 5}, strategy="redis-lock"), on_sale({"b": 5}, strategy="lua-queue")
     unloaded = on_sale({"c": 5}, strategy="lua", preheat=False)
+    in_steps = on_sale({"d": 5}, strategy="segmented-lock")
     variables = traced(collector.server_port, LOG_FORMAT="json", LOG_LEVEL="INFO", METRICS="0")
     log = tmp_path / "web.log"
     with web_server(log=log, **variables) as (port, _):
@@ -148,47 +149,53 @@ def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collec
             ("web", "SELECT", "place order"),  # the offer, which this process has not cached yet
             ("web", "wait for lock", "place order"),
             ("web", "hold lock", "place order"),
+            ("web", "WITH", "hold lock"),  # It takes the stock, saves the order and commits.
+        }
+        about = {"shop.sale": str(locked.sale), "shop.strategy": "redis-lock", "shop.order": placed["id"]}
+        assert one(spans, "place order").about == about
+        request, hold, save = (one(spans, name) for name in ("POST /api/orders/", "hold lock", "WITH"))
+        assert request.about["http.response.status_code"] == 201
+        assert request.begun <= one(spans, "wait for lock").begun <= hold.begun <= save.begun
+        assert save.ended <= hold.ended <= request.ended
+
+        status, placed = send(port, in_steps)
+        assert status == 201
+        several = wait_for(lambda: placing(collector, in_steps.sale), "the order of several statements to be sent")
+        wait_for(lambda: "POST /api/orders/" in names(collector.trace(several.trace)), "its request to be sent")
+        assert parents(collector.trace(several.trace)) >= {
             ("web", "UPDATE", "hold lock"),
             ("web", "WITH", "hold lock"),
             ("web", "COMMIT", "hold lock"),
         }
-        about = {"shop.sale": str(locked.sale), "shop.strategy": "redis-lock", "shop.order": placed["id"]}
-        assert one(spans, "place order").about == about
-        request, hold, commit = (one(spans, name) for name in ("POST /api/orders/", "hold lock", "COMMIT"))
-        assert request.about["http.response.status_code"] == 201
-        assert request.begun <= one(spans, "wait for lock").begun <= hold.begun <= commit.begun
-        assert commit.ended <= hold.ended <= request.ended
 
         (status, first), (second_status, second) = send(port, queued), send(port, queued)
         assert (status, second_status) == (202, 202)
         with celery(tmp_path, "worker", "--pool", "threads", **variables):
             wait_for(lambda: saving(collector, second["id"]), "a worker to save both", timeout=3 * PATIENCE)
-        save, other = saving(collector, first["id"]), saving(collector, second["id"])
-        assert save is not None
+        saved, other = saving(collector, first["id"]), saving(collector, second["id"])
+        assert saved is not None
         assert other is not None
-        assert parents(collector.trace(save.trace)) == {
+        assert parents(collector.trace(saved.trace)) == {
             ("web", "POST /api/orders/", ""),
             ("web", "place order", "POST /api/orders/"),
             ("web", "SELECT", "place order"),
             ("web", "queue order", "place order"),
             ("worker", "save order", "queue order"),
             ("worker", "SELECT", "save order"),
-            ("worker", "UPDATE", "save order"),
             ("worker", "WITH", "save order"),
-            ("worker", "COMMIT", "save order"),
         }
         assert {each for each in parents(collector.trace(other.trace)) if each[0] == "worker"} == {
             ("worker", "save order", "queue order")
         }
-        assert (save.links, other.links) == ([], [save.id]), "the statements of the batch are in one trace"
+        assert (saved.links, other.links) == ([], [saved.id]), "the statements of the batch are in one trace"
         assert one(collector.trace(other.trace), "place order").about["shop.order"] == second["id"]
 
         assert send(port, unloaded)[0] == 503
-        refused = wait_for(lambda: refusal(collector, unloaded.sale), "the refusal to be sent")
+        refused = wait_for(lambda: placing(collector, unloaded.sale), "the refusal to be sent")
         assert refused.about["error.type"] == "not-loaded"
         lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
         assert {line["trace"] for line in lines if line["message"].startswith("not-loaded")} == {refused.trace}
-    assert len({span.trace for span in collector.spans if span.name == "place order"}) == 4
+    assert len({span.trace for span in collector.spans if span.name == "place order"}) == 5
     assert {span.name for span in collector.spans if not span.parent} == {"POST /api/orders/"}, "nothing else is traced"
 
 
@@ -201,7 +208,7 @@ def saving(collector: Collector, order: str) -> Got | None:
     return next((span for span in collector.spans if span.name == "save order" and order in span.about.values()), None)
 
 
-def refusal(collector: Collector, sale: int) -> Got | None:
+def placing(collector: Collector, sale: int) -> Got | None:
     """Return the span of an order for a sale."""
     return next((span for span in collector.spans if span.about.get("shop.sale") == str(sale)), None)
 
