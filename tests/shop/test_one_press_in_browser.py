@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 from uuid import uuid4
 
 import pytest
@@ -225,13 +227,15 @@ def with_another_key(route: Route) -> None:
     route.continue_(headers={**route.request.headers, "idempotency-key": uuid4().hex})
 
 
-def test_a_busy_shop_is_asked_again_with_the_same_key(enter: Enter) -> None:
+def test_a_busy_shop_is_asked_again_with_the_same_key_and_not_before_it_says(enter: Enter) -> None:
     customer, _, address = prepared()
     context = enter(customer)
     keys = orders_of(context)
     answers = [(503, "busy", "1"), (409, "still-running", "1"), (429, "too-fast", "1"), (500, "internal", "")]
+    asked: list[float] = []
 
     def refuse(route: Route) -> None:
+        asked.append(time.monotonic())
         status, slug, wait = answers.pop(0)
         headers = {"Retry-After": wait} if wait else {}
         route.fulfill(status=status, headers=headers, json={"type": f"/api/problems/{slug}/"})
@@ -245,6 +249,7 @@ def test_a_busy_shop_is_asked_again_with_the_same_key(enter: Enter) -> None:
     expect(page.locator(".note")).to_contain_text("The shop is busy.")
     shows(page, EN["yours"])
     assert (orders_in(), len(keys), len(set(keys))) == (1, 5, 1)
+    assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(asked)), "Retry-After was 1 s each time"
 
 
 def test_a_token_that_has_ended_is_replaced(enter: Enter) -> None:
