@@ -133,12 +133,14 @@ def test_the_goals_are_missed_by_what_misses_them() -> None:
     report: dict[str, Any] = {
         "watching": {"cached": {"now": [row], "page": [row]}},
         "weight": {"bytes": 60_000},
+        "paint": {"phone on 4G": {"with scripts": {"largest": storefront.MOST_TO_LARGEST_PAINT}}},
         "conserved": True,
     }
     assert all(storefront.goals(report).values())
     for worse in (
         {"watching": {"cached": {"now": [row, {"reached_shop_per_s": 2.1}]}}},
         {"weight": {"bytes": 60_001}},
+        {"paint": {"phone on 4G": {"with scripts": {"largest": storefront.MOST_TO_LARGEST_PAINT + 1}}}},
         {"conserved": False},
     ):
         assert list(storefront.goals({**report, **worse}).values()).count(False) == 1

@@ -251,6 +251,7 @@ def make_the_shop_red(
     for changed in (
         {"DEBUG": True, "HTTPS": False, "ALLOWED_HOSTS": ["*"], "PAYMENT_SECRET": "short", "WEB_PROCESSES": 1000},
         {"ALLOWED_HOSTS": ["localhost"], "PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False},
+        {"PAYMENT_PROVIDER": "no.such.Provider"},
     ):
         with override_settings(**{**GREEN, **changed}):
             run.of_shop()
