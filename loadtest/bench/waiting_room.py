@@ -84,7 +84,7 @@ def goals(report: Mapping[str, Any]) -> dict[str, bool]:
             large["memory_mb"] <= large["memory_bound_mb"]
         ),
         f"a turn within {large['turn_bound']} bytes": large["turn_bytes_each"] <= large["turn_bound"],
-        "everybody who wants to buy buys, and the stock is conserved": all(
+        "all buyers get their order, and the stock is conserved": all(
             burst["conserved"] and burst["bought"] == burst["buyers"] for burst in bursts
         ),
     }

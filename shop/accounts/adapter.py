@@ -158,8 +158,8 @@ class AccountAdapter(DefaultAccountAdapter):
 class ConfirmEmail(EmailVerificationStage):
     """The step of a log-in that requires a confirmed e-mail address.
 
-    Operators can make accounts without an address. Such an account skips this step. A guest who has set a password has
-    to confirm their address. After that, they are an ordinary customer.
+    An account that an operator made without an address skips this step. A guest who set a password must confirm their
+    address. After that, they are an ordinary customer.
     """
 
     def handle(self) -> tuple[HttpResponse | None, bool]:

@@ -91,7 +91,7 @@ def _of_payment(order: Order, payment: Payment, recorded: Mapping[str, LogEntry]
 
 
 def _recorded_by_hand(order: Order) -> dict[str, LogEntry]:
-    """Return who has recorded payments of the order by hand and how they were paid, by the id of the payment."""
+    """Return, by payment id, which operator recorded a payment of the order by hand, and how it was paid."""
     keys = [str(payment.pk) for payment in order.payments.all()]
     kind = ContentType.objects.get_for_model(Payment)
     entries = LogEntry.objects.filter(content_type=kind, object_id__in=keys, action_flag=ADDITION)

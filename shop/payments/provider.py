@@ -48,7 +48,8 @@ class PaymentProvider(ABC):
 
     To connect a provider, implement `origin`, `page_for` and `read_webhook` in a subclass without arguments, and name
     it by its dotted path in `PAYMENT_PROVIDER`. The provider sends its webhooks to `POST /api/payments/`. Only a
-    webhook marks an order as paid: a buyer who comes back to the shop proves nothing. One object serves all threads.
+    webhook marks an order as paid, because a buyer who returns to the shop may not have paid. All threads share one
+    object.
 
     The shop does not ask a provider for refunds. It lists what is due, and an operator sends the money.
     """

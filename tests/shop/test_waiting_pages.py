@@ -169,7 +169,7 @@ def test_without_redis_the_page_says_so(visitor: Client, redis_gone: Gone) -> No
 def test_in_a_full_redis_an_arrival_is_told_to_enter_again(
     visitor: Client, full: Any, headers: dict[str, str], words: str
 ) -> None:
-    """Who has a place sees it; who has none is not told that it is kept."""
+    """A customer with a place sees it. A customer without one is not told that it is kept."""
     offer = with_room(rate=1)
     other = Client()
     other.force_login(User.objects.get(pk=new_customer()))
