@@ -15,6 +15,12 @@ from django.db import connection
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+TimeToLive = float | Callable[[float], float]
+"""Seconds for which a value may be used, counted from before it was loaded, or a function that returns them.
+
+The function gets the seconds that loading took, so that a value which takes long to load can be used for longer.
+"""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheEntry(Generic[Value]):
@@ -75,7 +81,13 @@ class Cache(Generic[Key, Value]):
         return claimed
 
     def get_or_load(
-        self, key: Key, load: Callable[[Key], Value | None], *, ttl: float, stale_if: type[Exception]
+        self,
+        key: Key,
+        load: Callable[[Key], Value | None],
+        *,
+        ttl: TimeToLive,
+        stale_if: type[Exception] | tuple[type[Exception], ...] = (),
+        stale_while_loading: bool = False,
     ) -> Value | None:
         """Return a cached value, or load it.
 
@@ -85,8 +97,9 @@ class Cache(Generic[Key, Value]):
 
         Args:
             load: returns the current value; None is not cached.
-            ttl: seconds for which a loaded value may be used, counted from before it was loaded.
+            ttl: for how long a loaded value may be used.
             stale_if: if `load` raises this error, a value that has not expired is used once more.
+            stale_while_loading: while one caller loads, the others use an expired value, however old it is.
         """
         now = time.monotonic()
         entry = self.get(key)
@@ -97,13 +110,13 @@ class Cache(Generic[Key, Value]):
                 return entry.value
             entry = claimed[key]
         else:
-            return self._load_once(key, entry, load, ttl)
+            return self._load_once(key, entry, load, ttl, stale_while_loading=stale_while_loading)
         try:
             return self._load(key, entry, load, ttl)
         except stale_if:
             return entry.value
 
-    def reload(self, key: Key, load: Callable[[Key], Value | None], *, ttl: float) -> Value | None:
+    def reload(self, key: Key, load: Callable[[Key], Value | None], *, ttl: TimeToLive) -> Value | None:
         """Load a value even if one is cached, and cache it. Other callers use the old value meanwhile.
 
         Args:
@@ -112,14 +125,22 @@ class Cache(Generic[Key, Value]):
         return self._load(key, self.get(key), load, ttl)
 
     def _load_once(
-        self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: float
+        self,
+        key: Key,
+        entry: CacheEntry[Value],
+        load: Callable[[Key], Value | None],
+        ttl: TimeToLive,
+        *,
+        stale_while_loading: bool,
     ) -> Value | None:
-        if ttl <= 0:  # Without caching, a shared load could return a value from before this call.
+        if ttl == 0:  # Without caching, a shared load could return a value from before this call.
             return self._load(key, entry, load, ttl)
         mine: Future[Value | None] = Future()
         with self._mutex:
             loading = self._loading.setdefault(key, mine)
         if loading is not mine:
+            if stale_while_loading and entry.value is not None:
+                return entry.value
             # Return the connection to the pool before waiting: the thread that loads the value may need it.
             if not connection.in_atomic_block:
                 connection.close()
@@ -135,13 +156,14 @@ class Cache(Generic[Key, Value]):
         return mine.result()
 
     def _load(
-        self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: float
+        self, key: Key, entry: CacheEntry[Value], load: Callable[[Key], Value | None], ttl: TimeToLive
     ) -> Value | None:
-        now = time.monotonic()
+        began = time.monotonic()
         value = load(key)
         if value is not None:
+            seconds = ttl(time.monotonic() - began) if callable(ttl) else ttl
             # This does nothing if `forget` was called meanwhile: the value may have been read before the change.
-            self.replace(key, entry, CacheEntry(value, now + ttl / 2, now + ttl))
+            self.replace(key, entry, CacheEntry(value, began + seconds / 2, began + seconds))
         return value
 
     def forget(self, key: Key) -> None:

@@ -5,9 +5,6 @@ The front of the web server (`shop.runtime.door`) handles the liveness check.
 
 from __future__ import annotations
 
-import threading
-import time
-
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 from django_redis import get_redis_connection
@@ -18,6 +15,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from inventory.caching import Cache
 from inventory.outages import ANSWERING, outages
 from shop.look import look
 
@@ -25,31 +23,25 @@ TIMEOUT = 2
 """Seconds to wait for each server. libpq accepts no shorter timeout, and `CACHES` sets the same one for Redis."""
 
 
-class Readiness:
-    """Checks Postgres and Redis, and caches the result, so that frequent health checks do not load the servers.
+TTL = 1.0
+"""Seconds for which the result of a check is cached."""
 
-    A check opens a new connection to Postgres. Those in the pool may all be busy, or still be connected to a server
-    that no longer answers.
+cache: Cache[str, dict[str, bool]] = Cache()
+
+
+def readiness() -> dict[str, bool]:
+    """Return whether Postgres and Redis can be used, from a check that is at most `TTL` seconds old.
+
+    Frequent health checks must not load the servers, so only one thread at a time checks them. The others get the last
+    result, even if it is older. A check opens a new connection to Postgres: those in the pool may all be busy, or still
+    be connected to a server that no longer answers.
     """
+    checked = cache.get_or_load("servers", lambda _: _check(), ttl=TTL, stale_while_loading=True)
+    return checked or {}
 
-    REMEMBERED = 1.0
-    """Seconds for which a result is cached."""
 
-    def __init__(self) -> None:
-        self._looking = threading.Lock()
-        self._found: dict[str, bool] = {}
-        self._until = 0.0
-
-    def __call__(self) -> dict[str, bool]:
-        """Return whether each server can be used. Only one thread at a time checks; others get the last result."""
-        if time.monotonic() >= self._until and self._looking.acquire(blocking=not self._found):
-            try:
-                if time.monotonic() >= self._until:
-                    self._found = {**_postgres(), "redis": _redis_answers()}
-                    self._until = time.monotonic() + self.REMEMBERED
-            finally:
-                self._looking.release()
-        return self._found
+def _check() -> dict[str, bool]:
+    return {**_postgres(), "redis": _redis_answers()}
 
 
 def _postgres() -> dict[str, bool]:
@@ -68,10 +60,6 @@ def _redis_answers() -> bool:
     except RedisError:
         return False
     return True
-
-
-readiness = Readiness()
-"""The health check of this process, with its cached result."""
 
 
 class HealthView(APIView):

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
+from inventory.caching import Cache
 from shop.overview import rooms
 from shop.overview.alerts import ORDERS, SALES, STOCK, alerts
 from shop.overview.health import Health, look
-from shop.overview.remembered import Remembered
 from shop.overview.requests import Requests, Watch
 from shop.overview.rooms import RoomFigures
 from shop.overview.selling import OpenSaleFigures, open_sales
 from shop.overview.stock_report import StockReport, stock_report
 
+Value = TypeVar("Value")
+
+LEAST = 1.0
+"""Minimum number of seconds between two readings of a figure."""
+SHARE = 4
+"""A figure is read at most once in `SHARE` times the time that it takes, so it uses at most a quarter of a core."""
+
 
 @dataclass(frozen=True)
-class Figures:
+class OverviewFigures:
     """All figures of the overview at one moment."""
 
     sales: list[OpenSaleFigures]
@@ -29,26 +37,43 @@ class Figures:
     rooms: Sequence[RoomFigures] = ()
 
 
-def read() -> Figures:
+def read() -> OverviewFigures:
     """Read the figures from Postgres and Redis, without a cache."""
-    return Figures(open_sales(), look(), stock_report(), rooms=rooms.read())
+    return OverviewFigures(open_sales(), look(), stock_report(), rooms=rooms.read())
 
 
-class Shared:
-    """Cached figures for all operators whose requests this process handles."""
+class SharedFigures:
+    """Cached figures for all operators whose requests this process handles.
+
+    While one request reads a figure, the others get the previous one.
+    """
 
     def __init__(self) -> None:
-        self._sales, self._health, self._report = Remembered(open_sales), Remembered(look), Remembered(stock_report)
-        self._requests, self._rooms = Remembered(Watch()), Remembered(rooms.read)
+        self._cache: Cache[str, Any] = Cache()
+        self._watch = Watch()
 
-    def __call__(self) -> Figures:
-        return Figures(self._sales(), self._health(), self._report(), self._requests(), self._rooms())
+    def __call__(self) -> OverviewFigures:
+        return OverviewFigures(
+            self._cached("sales", open_sales),
+            self._cached("health", look),
+            self._cached("report", stock_report),
+            self._cached("requests", self._watch),
+            self._cached("rooms", rooms.read),
+        )
+
+    def _cached(self, name: str, read: Callable[[], Value]) -> Value:
+        return cast(Value, self._cache.get_or_load(name, lambda _: read(), ttl=_ttl, stale_while_loading=True))
 
 
-shared = Shared()
+def _ttl(took: float) -> float:
+    """Return for how many seconds a figure is used. It is read again after half of them."""
+    return 2 * max(LEAST, SHARE * took)
 
 
-def parts(request: HttpRequest, figures: Figures) -> dict[str, str]:
+shared = SharedFigures()
+
+
+def parts(request: HttpRequest, figures: OverviewFigures) -> dict[str, str]:
     """Return the HTML of each part of the overview that the user may see, by the name of the part."""
 
     def can(permission: str) -> bool:

@@ -12,7 +12,7 @@ from django.db import connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from inventory import caching
-from inventory.caching import Cache
+from inventory.caching import Cache, TimeToLive
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -25,8 +25,8 @@ class Source:
         self.during: Callable[[], object] = lambda: None
         monkeypatch.setattr(caching, "time", SimpleNamespace(monotonic=lambda: self.now))
 
-    def get(self, *, ttl: float = 1.0) -> int | None:
-        return self.cache.get_or_load("a", self._load, ttl=ttl, stale_if=OSError)
+    def get(self, *, ttl: TimeToLive = 1.0, **options: Any) -> int | None:
+        return self.cache.get_or_load("a", self._load, ttl=ttl, stale_if=OSError, **options)
 
     def _load(self, key: str) -> int | None:
         self.loads += 1
@@ -148,6 +148,28 @@ def test_after_an_error_a_value_is_used_until_it_expires(source: Source, age: fl
     else:
         assert source.get() == value
         assert (source.get(), source.loads) == (value, 2), "nobody tries again before it expires"
+
+
+def test_a_stale_value_is_used_while_one_caller_loads(source: Source) -> None:
+    source.get()
+    source.now += 5.0
+    seen: list[int | None] = []
+    with ThreadPoolExecutor(1) as pool:
+        source.during = lambda: seen.append(pool.submit(lambda: source.get(stale_while_loading=True)).result(PATIENCE))
+        assert source.get(stale_while_loading=True) == 2
+    assert (seen, source.loads) == ([1], 2)
+
+
+def test_a_value_that_takes_long_to_load_is_used_longer(source: Source) -> None:
+    def slow() -> None:
+        source.now += 4.0
+
+    source.during = slow
+    source.get(ttl=lambda took: 3 * took)
+    source.now += 1.9
+    assert source.get() == 1
+    source.now += 0.2
+    assert source.get() == 2
 
 
 def test_another_error_reaches_the_caller_at_any_age(source: Source) -> None:

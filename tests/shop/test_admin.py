@@ -52,7 +52,7 @@ ORDERS = "/admin/shop/order/"
 @pytest.fixture(autouse=True)
 def _figures_of_this_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the figures that the overview caches for a second, so that each test sees its own."""
-    monkeypatch.setattr(document, "shared", document.Shared())
+    monkeypatch.setattr(document, "shared", document.SharedFigures())
 
 
 def rows(page: str) -> dict[str, dict[str, str]]:
@@ -745,7 +745,9 @@ def test_a_page_needs_as_many_queries_for_100_orders_as_for_1(
     offer = on_sale({"a": 200}, strategy="lua")
 
     def queries_of_pages() -> dict[str, int]:
-        monkeypatch.setattr(document, "shared", document.Shared())  # Forget the figures that are cached for a second.
+        monkeypatch.setattr(
+            document, "shared", document.SharedFigures()
+        )  # Forget the figures that are cached for a second.
         counts = {}
         for path in ("/admin/", STOCK, ORDERS, PAYMENTS, SALES):
             with CaptureQueriesContext(connection) as queries:

@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import InternalError, OperationalError, connection, connections, transaction
 from rest_framework.test import APIClient
 
+from inventory.caching import Cache
 from inventory.strategies import registry
 from shop import conservation
 from shop.api import health
@@ -206,8 +207,8 @@ def is_there(backend: int) -> bool:
 @pytest.fixture
 def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turn off the cache of the health check."""
-    monkeypatch.setattr(health, "readiness", health.Readiness())
-    monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
+    monkeypatch.setattr(health, "cache", Cache())
+    monkeypatch.setattr(health, "TTL", 0)
 
 
 @pytest.mark.usefixtures("look_each_time")

@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
+from inventory.caching import Cache
 from shop.api import health
 from shop.postgres import BoundedConnection
 from tests.locking.proxy import Proxy
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget earlier checks, as in a new process."""
-    monkeypatch.setattr(health, "readiness", health.Readiness())
+    monkeypatch.setattr(health, "cache", Cache())
     monkeypatch.setattr(health.Started, "started", False)
 
 
@@ -44,7 +45,7 @@ def connections_made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_forty_checks_at_once_open_one_connection(connections_made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health.Readiness, "REMEMBERED", 600.0)
+    monkeypatch.setattr(health, "TTL", 600.0)
     with ThreadPoolExecutor(40) as clients:
         statuses = list(clients.map(lambda _: APIClient().get("/health/").status_code, range(40)))
     assert (set(statuses), len(connections_made)) == ({200}, 1)
@@ -52,26 +53,16 @@ def test_forty_checks_at_once_open_one_connection(connections_made: list[Any], m
 
 def test_without_memory_each_check_opens_one(connections_made: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without a cache, each check opens a connection."""
-    monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
+    monkeypatch.setattr(health, "TTL", 0)
     for _ in range(3):
         assert APIClient().get("/health/").status_code == 200
     assert len(connections_made) == 3
 
 
-def test_while_one_caller_looks_others_get_what_was_found_before(
-    connections_made: list[Any], monkeypatch: pytest.MonkeyPatch, postgres_gone: Gone
-) -> None:
-    monkeypatch.setattr(health.Readiness, "REMEMBERED", 0)
-    assert health.readiness() == {"postgres": True, "redis": True}
-    with postgres_gone(), health.readiness._looking:
-        assert health.readiness() == {"postgres": True, "redis": True}
-    assert len(connections_made) == 1
-
-
 def test_started_waits_for_servers_and_migrations_and_then_stays(visitor: APIClient, postgres_gone: Gone) -> None:
     with postgres_gone():
         assert visitor.get("/health/started/").status_code == 503
-    health.readiness = health.Readiness()
+    health.cache.clear()
     applied = MigrationRecorder.Migration.objects.filter(app="shop").latest("pk")
     applied.delete()
     try:

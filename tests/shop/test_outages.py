@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inventory.caching import Cache
 from inventory.outages import ANSWERING
 from shop.api import health, throttles
 from shop.orders import expiry
@@ -21,6 +22,7 @@ TASKS = {
     "Saving queued orders": tasks.save_queued_orders,
     "Expiring unpaid orders": tasks.expire_unpaid_orders,
     "Advancing sales": tasks.advance_sales,
+    "Analysing tables": tasks.analyze_tables,
     "Reconciling": tasks.reconcile,
 }
 
@@ -169,7 +171,7 @@ def test_without_postgres_requests_log_one_line(
 def test_the_health_check_ends_the_outage(
     postgres_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "readiness", health.Readiness())
+    monkeypatch.setattr(health, "cache", Cache())
     with postgres_gone():
         assert_problem(buyer.get("/api/sales/"), 503, "unavailable")
     assert buyer.get("/health/").status_code == 200

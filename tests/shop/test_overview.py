@@ -6,9 +6,7 @@ import ast
 import inspect
 import re
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import OperationalError, connection
+from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -35,7 +33,6 @@ from shop.overview import alerts as alerting
 from shop.overview import document, health, rooms, selling
 from shop.overview.alerts import FAILED, LONG_HOLD, OLD_QUEUE, Alert, alerts
 from shop.overview.health import Health
-from shop.overview.remembered import Remembered
 from shop.overview.requests import Requests
 from shop.reconcile import reconcile_and_audit
 from shop.reconciliations import Reconciliation
@@ -48,7 +45,6 @@ from tests.shop.conftest import Gone, buy, make_due, raising
 from tests.shop.test_admin import text
 from tests.shop.test_preflight import anchors
 from tests.shop.waiting_support import enter_all, offer_at, states, with_room
-from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -56,7 +52,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget cached figures, so that each test sees its own."""
-    monkeypatch.setattr(document, "shared", document.Shared())
+    monkeypatch.setattr(document, "shared", document.SharedFigures())
 
 
 @pytest.fixture
@@ -378,13 +374,13 @@ def test_the_overview_shows_the_rooms_of_open_and_coming_sales(staff: Callable[.
     assert "Waiting room of Sale by guarded-update In the draw 2 opens at" in shown
     lifecycle.pause(coming.sale)
     Sale.objects.update(opens_at=timezone.now() - timedelta(minutes=1))
-    document.shared = document.Shared()
+    document.shared = document.SharedFigures()
     shown = parts(operator)["sales"]
     assert "Waiting 2 Admitted 0 Nobody is admitted during the pause." in shown
     with redis_gone():
         assert rooms.read() == []
     Sale.objects.update(waiting_room=False)
-    document.shared = document.Shared()
+    document.shared = document.SharedFigures()
     assert "Waiting" not in parts(operator)["sales"]
 
 
@@ -421,67 +417,12 @@ def test_operators_share_the_figures_of_a_second(staff: Callable[..., Client], m
                 client.get("/admin/live/")
         return sum("shop_sale" in query["sql"] for query in queries)
 
-    monkeypatch.setattr("shop.overview.remembered.LEAST", 60.0)
-    document.shared = document.Shared()
+    monkeypatch.setattr("shop.overview.document.LEAST", 60.0)
+    document.shared = document.SharedFigures()
     clients[0].get("/admin/live/")
     assert reading() == 0
     document.shared = document.read  # type: ignore[assignment]
     assert reading() >= 3
-
-
-def test_a_value_that_takes_long_to_read_is_used_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("shop.overview.remembered.time.monotonic", lambda: now[0])
-
-    def read() -> float:
-        now[0] += 4.0
-        return now[0]
-
-    remembered = Remembered(read)
-    first = remembered()
-    now[0] += 11.9
-    assert remembered() == first
-    now[0] += 0.2
-    assert remembered() != first
-
-
-def test_while_one_caller_reads_the_others_get_the_older_value() -> None:
-    reading, go_on = threading.Event(), threading.Event()
-    values = iter((1, 2))
-
-    def read() -> int:
-        value = next(values)
-        if value == 2:
-            reading.set()
-            assert go_on.wait(PATIENCE)
-        return value
-
-    remembered = Remembered(read)
-    assert remembered() == 1
-    remembered._until = 0.0
-    with ThreadPoolExecutor(1) as pool:
-        reader = pool.submit(remembered)
-        assert reading.wait(PATIENCE)
-        assert remembered() == 1
-        go_on.set()
-        assert reader.result(PATIENCE) == 2
-
-
-def test_a_failed_reading_is_not_repeated_at_once() -> None:
-    asked: list[int] = []
-
-    def read() -> int:
-        asked.append(1)
-        if len(asked) == 2:
-            raise OperationalError("no answer")
-        return len(asked)
-
-    remembered = Remembered(read)
-    assert remembered() == 1
-    remembered._until = 0.0
-    with pytest.raises(OperationalError):
-        remembered()
-    assert (remembered(), len(asked)) == (1, 2)
 
 
 @pytest.mark.slow

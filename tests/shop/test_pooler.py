@@ -22,6 +22,7 @@ from django.core.management import call_command
 from django.db import OperationalError, connection, connections, transaction
 from rest_framework.test import APIClient
 
+from inventory.caching import Cache
 from inventory.errors import TryAgain, UnknownStrategy
 from inventory.outages import is_away
 from inventory.strategies import group_commit, registry
@@ -354,7 +355,7 @@ def test_a_pooler_does_not_hide_that_postgres_is_away_or_read_only(
     """The health check notices that Postgres is away or read-only, although the pooler accepts connections."""
 
     def ready() -> Any:
-        monkeypatch.setattr(health, "readiness", health.Readiness())
+        monkeypatch.setattr(health, "cache", Cache())
         return APIClient().get("/health/").json()
 
     with limited(), running_pgbouncer(mode, server=(proxy.host, proxy.port)) as pooler, through(pooler):
@@ -375,7 +376,7 @@ def test_a_pooler_that_no_setting_names_is_found(
     mode: str, more: str, web: bool, through: Through, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert look(5).wrong == "", "the control"
-    monkeypatch.setattr(health, "readiness", health.Readiness())
+    monkeypatch.setattr(health, "cache", Cache())
     with running_pgbouncer(mode, more) as pooler, through(pooler, known=False, web=web):
         assert look(5, web=web).wrong == UNEXPECTED
         answer = APIClient().get("/health/")
