@@ -13,7 +13,7 @@ import msgspec
 from django.db import DatabaseError, connection, transaction
 from django.db.backends.utils import CursorWrapper
 from django.db.models import F
-from psycopg.errors import RaiseException
+from psycopg import Error
 
 from inventory import stock
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
@@ -89,7 +89,7 @@ INSERT = f"""
 # same moment, or if only some of the skus have enough units, the end of the statement notices it:
 # `shop_all_or_nothing` raises an error, which undoes everything.
 # With LIMIT, Postgres looks up each row in an index and does not join the whole table. If a table was nearly empty at
-# its last ANALYZE, Postgres still reads all of it, and sessions keep that plan until the next ANALYZE.
+# its last ANALYZE, Postgres still reads all of it, so `shop.orders.statistics` analyses tables that have grown.
 AT_ONCE = """
     WITH {requests}, looked_up AS (
         SELECT NOT EXISTS (
@@ -117,6 +117,9 @@ AT_ONCE = """
                 ELSE false
            END
 """
+
+NOT_ALL = "LU001"
+"""SQLSTATE of the error that `shop_all_or_nothing` raises (migration 0020)."""
 
 # If another order has the key, the rejected order gets its own id as its key. So the customer can still find it by its
 # id. No row is written if the customer or the sale was deleted.
@@ -253,7 +256,7 @@ class Saver(SaveAtOnce):
         return refusals
 
     def at_once(self, orders: Sequence[OrderRequest], taking: Taking) -> bool:
-        if connection.in_atomic_block:
+        if connection.in_atomic_block or not connection.get_autocommit():
             raise transaction.TransactionManagementError("The statement has to commit: call it outside a transaction.")
         arguments = {**self._arguments(orders), **taking.arguments, "rows": taking.rows}
         try:
@@ -261,7 +264,7 @@ class Saver(SaveAtOnce):
                 cursor.execute(_at_once(taking.sql), arguments)
                 saved_all: bool = cursor.fetchone()[0]
         except DatabaseError as error:
-            if not isinstance(error.__cause__, RaiseException):
+            if not (isinstance(error.__cause__, Error) and error.__cause__.sqlstate == NOT_ALL):
                 raise
             return False  # `shop_all_or_nothing` has undone the statement.
         return saved_all

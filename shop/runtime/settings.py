@@ -345,6 +345,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": timedelta(seconds=5),
         "options": {"expires": 60},
     },
+    "analyze-tables": {
+        "task": "shop.runtime.tasks.analyze_tables",
+        "schedule": timedelta(seconds=5),
+        "options": {"expires": 60},
+    },
 }
 CELERY_TIMEZONE = "UTC"
 

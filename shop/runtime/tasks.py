@@ -19,6 +19,7 @@ from shop.accounts.sessions import SessionStore
 from shop.look import look
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import SHIFT, save_queued
+from shop.orders.statistics import analyze_grown_tables
 from shop.reconcile import reconcile_and_audit
 from shop.runtime import measuring
 from shop.runtime.logs import JsonFormatter, TextFormatter
@@ -57,6 +58,13 @@ def advance_sales() -> None:
     """Preheat sales that open soon, and unload those that are over."""
     with outages_logged("Advancing sales"):
         lifecycle.advance()
+
+
+@shared_task
+def analyze_tables() -> None:
+    """Analyse the tables of orders that have grown quickly, so that Postgres looks up keys in their indexes."""
+    with outages_logged("Analysing tables"):
+        analyze_grown_tables()
 
 
 @shared_task

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import ProgrammingError, connection
-from psycopg.errors import RaiseException
+from django.db import DatabaseError, connection
+from psycopg import Error
 from redis import Redis
 
 from inventory import audit
@@ -80,8 +80,8 @@ class SaveSold(SaveAtOnce):
             with connection.cursor() as cursor:
                 cursor.execute(AT_ONCE.replace("TAKING", taking.sql), arguments)
                 return bool(cursor.fetchone()[0])
-        except ProgrammingError as error:
-            if isinstance(error.__cause__, RaiseException):
+        except DatabaseError as error:
+            if isinstance(error.__cause__, Error) and error.__cause__.sqlstate == "LU001":
                 return False
             raise
 

@@ -20,7 +20,14 @@ from shop.orders.errors import NotPayable
 from shop.orders.expiry import expire_unpaid
 from shop.orders.saving import return_units
 from shop.runtime.celery import app
-from shop.runtime.tasks import advance_sales, expire_unpaid_orders, forget_old_sessions, reconcile, save_queued_orders
+from shop.runtime.tasks import (
+    advance_sales,
+    analyze_tables,
+    expire_unpaid_orders,
+    forget_old_sessions,
+    reconcile,
+    save_queued_orders,
+)
 from tests.factories import SAVING, OnSale, close_now, fast_and_slow, interleaved, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, race, state
 
@@ -234,6 +241,9 @@ def test_the_task_expires_orders(customer: int) -> None:
 def test_beat_starts_only_known_tasks() -> None:
     app.loader.import_default_modules()
     scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    tasks = (expire_unpaid_orders, reconcile, save_queued_orders, advance_sales, forget_old_sessions)
+    tasks = (
+        *(advance_sales, analyze_tables, expire_unpaid_orders),
+        *(forget_old_sessions, reconcile, save_queued_orders),
+    )
     assert scheduled == {task.name for task in tasks}
     assert scheduled <= set(app.tasks)
