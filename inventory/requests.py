@@ -11,6 +11,9 @@ from decimal import Decimal
 from typing import Any, ClassVar
 from uuid import UUID
 
+from django.db import InterfaceError, OperationalError
+from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
+
 from inventory import observing
 from inventory.errors import Refusal
 
@@ -202,3 +205,13 @@ def save_one(order: OrderRequest, save: Save) -> None:
     if refusal is not None:
         raise refusal
     observing.measure_commit()
+
+
+def was_rolled_back(error: BaseException) -> bool:
+    """Return whether an error of Postgres shows that nothing was saved.
+
+    If Postgres did not answer, the order may be committed. Then do not save it again, and do not return its units.
+    """
+    if isinstance(error, OperationalError | InterfaceError):
+        return isinstance(error.__cause__, LockNotAvailable | QueryCanceled | DeadlockDetected)
+    return isinstance(error, Exception)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from django.db import InterfaceError, OperationalError
-from psycopg.errors import DeadlockDetected, LockNotAvailable, QueryCanceled
-
 from inventory import bulk, observing
 from inventory.batching import Batcher
-from inventory.requests import OrderRequest, Placement, Save
+from inventory.requests import OrderRequest, Placement, Save, was_rolled_back
 from inventory.strategies.base import Strategy
 
 RETRY_LOCK_TIMEOUT = 0.1
@@ -56,15 +53,8 @@ def commit(
     try:
         refusals = bulk.commit(orders, save, lock_timeout=lock_timeout)
     except BaseException as error:
-        if len(orders) > 1 and _rolled_back(error):
+        if len(orders) > 1 and was_rolled_back(error):
             # Use a short lock timeout, because all callers of the batch wait for these retries.
             return [refusal for order in orders for refusal in commit([order], save, lock_timeout=RETRY_LOCK_TIMEOUT)]
         return [error] * len(orders)
     return [refusals.get(order.id) for order in orders]
-
-
-def _rolled_back(error: BaseException) -> bool:
-    """Return whether nothing was saved. If Postgres did not answer, the batch may be committed: do not retry."""
-    if isinstance(error, OperationalError | InterfaceError):
-        return isinstance(error.__cause__, LockNotAvailable | QueryCanceled | DeadlockDetected)
-    return isinstance(error, Exception)

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, connection, transaction
 from redis import RedisError
 
 from inventory import stock
 from inventory.counters.whole import UNENDED, Counters, Unended
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded
-from inventory.requests import OrderRequest, Placement, Save, Saved, save_one
+from inventory.requests import OrderRequest, Placement, Save, Saved, save_at_once, save_one, was_rolled_back
 from inventory.strategies.base import Strategy
 
 
@@ -112,20 +112,21 @@ def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters,
     Args:
         names: counters from which the items were taken.
     """
-    rolls_back = True
+    # An error may hide a COMMIT that Postgres has carried out. Then the reservation stays, and reconciliation asks
+    # Postgres whether the order exists.
+    may_be_committed = False
     try:
-        with transaction.atomic(durable=True):
-            for item in order.items:
-                stock.take(item.sku, item.quantity)
-            save_one(order, save)
-            # From here on, an error may hide a COMMIT that Postgres has carried out.
-            # If COMMIT fails, the reservation stays: reconciliation asks Postgres whether the order exists.
-            rolls_back = False
-    except IntegrityError:
-        counters.give_back(order.id, names)  # Postgres reported the error, so the order was not committed.
-        raise
-    except BaseException:
-        if rolls_back:
+        connection.ensure_connection()
+        may_be_committed = True  # The one statement commits by itself.
+        if not save_at_once([order], save, stock.taking(order.units)):
+            may_be_committed = False
+            with transaction.atomic(durable=True):
+                for item in order.items:
+                    stock.take(item.sku, item.quantity)
+                save_one(order, save)
+                may_be_committed = True
+    except BaseException as error:
+        if not may_be_committed or (isinstance(error, DatabaseError) and was_rolled_back(error)):
             counters.give_back(order.id, names)
         raise
     counters.confirm_reservation(order.id, names)

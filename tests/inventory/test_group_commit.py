@@ -160,7 +160,7 @@ def test_an_order_that_times_out_fails_alone(
     orders = orders_of(*[1] * 5)
     gate.before = lambda batch: orders[2] in batch and execute(*WAITS[waits])
     if unknown:
-        monkeypatch.setattr(group_commit, "_rolled_back", lambda error: False)
+        monkeypatch.setattr(group_commit, "was_rolled_back", lambda error: False)
     failed = [isinstance(error, OperationalError) for error in place(*orders)]
     assert failed == ([False, *[True] * 4] if unknown else [False, False, True, False, False])
     ledger.assert_law(a=(8, 1) if unknown else (5, 4), held=(1, 0))

@@ -17,12 +17,12 @@ from inventory import stock
 from inventory.counters.whole import RESERVATIONS, Counters
 from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
-from inventory.requests import OrderRequest, Placement, ReturnedUnits, Save, save_one
+from inventory.requests import OrderRequest, Placement, ReturnedUnits, Save, Taking, save_one
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, interleaved, new_request, preheated
-from tests.inventory.conftest import Ledger, after, execute, fails
+from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails
 from tests.inventory.test_row_lock import subtract_unguarded
 from tests.waiting import wait_for
 
@@ -202,6 +202,31 @@ def test_an_unknown_commit_keeps_the_reservation(
     assert redis.hexists(RESERVATIONS, str(order.id))
     assert units(counters) == (1, {"a": 1}), "Redis never has more than Postgres"
     assert ledger.figures()["a"].on_hand == (1 if saved else 2)
+    assert ledger.figures()["a"].conserved
+
+
+@pytest.mark.parametrize(
+    ("committed", "error", "reserved"),
+    [
+        (True, OperationalError("the answer was lost"), {"a": 1}),
+        (False, OperationalError("the answer was lost"), {"a": 1}),
+        (False, IntegrityError("a constraint"), {}),
+    ],
+    ids=["lost after the commit", "lost before it", "refused by Postgres"],
+)
+def test_an_unknown_end_of_the_one_statement_keeps_the_reservation(
+    strategy: Strategy, ledger: Ledger, counters: Counters, committed: bool, error: Exception, reserved: dict[str, int]
+) -> None:
+    class Failing(SaveSold):
+        def at_once(self, orders: Sequence[OrderRequest], taking: Taking) -> bool:
+            if committed:
+                super().at_once(orders, taking)
+            raise error
+
+    with pytest.raises(type(error)):
+        strategy.place(new_request(("a", 1)), Failing())
+    assert units(counters) == (2 - len(reserved), reserved)
+    assert ledger.figures()["a"].on_hand == (1 if committed else 2)
     assert ledger.figures()["a"].conserved
 
 

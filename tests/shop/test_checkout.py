@@ -109,7 +109,7 @@ def test_an_order_is_saved_and_returned(customer: int, name: str) -> None:
     [
         ("group-commit", "WITH"),
         ("guarded-update", "WITH"),
-        ("lua", "BEGIN UPDATE WITH COMMIT"),
+        ("lua", "WITH"),
         ("redis-lock", "WITH"),
         ("segmented-lock", "SELECT BEGIN UPDATE WITH COMMIT"),  # SELECT reads the segments first.
         ("unit-rows", "BEGIN DELETE WITH COMMIT"),
