@@ -8,12 +8,14 @@ from typing import Any
 from lab.claims.attempt import Attempt, running_clock
 from lab.ladder.catalogue import LADDER, LadderEntry
 from lab.sandbox.sandbox import Sandbox
-from lab.workloads.registry import new_experiment
+from lab.workloads.registry import WITH_A_STANDBY, new_experiment
 
 QUICK = 0.005
 """Seconds. A sound rung whose attempts take no longer is tried `MANY` times."""
 MANY, FEW = 10_000, 500
 """Number of attempts: for quick sound rungs, and for all others."""
+WITH_STANDBY = 150
+"""Number of attempts with a standby of Postgres. Each takes seconds, because a server is killed and started again."""
 WARM_UP = 20
 """Number of attempts that measure the duration of an attempt."""
 
@@ -32,11 +34,13 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
 
     Args:
         tries: number of attempts. None for as many as its claim needs; a flawed rung then runs at least until it
-            breaks.
+            breaks, unless it has a standby.
 
     Returns:
         The rung's line of `manage.py ladder --stress --json`.
     """
+    if tries is None and slug in WITH_A_STANDBY:
+        tries = WITH_STANDBY
     return stress_entry(LADDER[slug], sandbox, tries)
 
 
