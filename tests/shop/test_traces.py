@@ -242,6 +242,7 @@ with tracing._tracer._tracer.start_as_current_span("one"):
 """
 
 
+@pytest.mark.slow
 def test_no_process_waits_long_at_its_end_for_a_collector_that_does_not_answer() -> None:
     """An ending process does not wait for a silent collector. `TracerProvider.shutdown` would wait for 30 s."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -275,6 +276,7 @@ def imported(role: str, **variables: str) -> str:
     return subprocess.check_output(command, cwd=CHECKOUT, env=environment, text=True, timeout=60).strip()
 
 
+@pytest.mark.slow
 def test_without_traces_the_shop_imports_nothing_of_opentelemetry() -> None:
     """Without TRACES, the shop imports neither the tracer nor the exporter. redis-py may import other parts."""
     assert imported("web", TRACES="0") == "[]"
@@ -302,6 +304,7 @@ def without(name: str, folder: Path) -> Iterator[dict[str, str]]:
     yield {"PYTHONPATH": str(folder)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http"])
 def test_without_its_packages_the_start_says_what_to_install(name: str, tmp_path: Path) -> None:
     def check(**variables: str) -> subprocess.CompletedProcess[str]:
