@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class Attempt:
+class OrderAttempt:
     """One order of one buyer, from the first request to the final answer."""
 
     def __init__(self, results: Results) -> None:
@@ -55,9 +55,9 @@ class Results:
         self.last_refused: float | None = None
 
     @contextmanager
-    def attempt(self) -> Iterator[Attempt]:
+    def attempt(self) -> Iterator[OrderAttempt]:
         self.attempted += 1
-        attempt = Attempt(self)
+        attempt = OrderAttempt(self)
         self.began = min(self.began or attempt.started, attempt.started)
         try:
             yield attempt

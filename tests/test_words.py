@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,6 +16,25 @@ OLD_NAMES = re.compile(
     r"|LineWorkload|replayed\(before|night\.md|which\.py|keeping\.py)\b|--events\b"
 )
 OLD_CLASSES = re.compile(r"^class (?:Together|Ticket|Click|Line|Entry|Session|Refused|Point)\b", re.MULTILINE)
+
+
+ROOMS = ("locking/", "inventory/", "shop/", "lab/", "loadtest/", "servers/")
+CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
+TWICE = {
+    "Command",  # Django looks for a class of this name in each management command.
+    "Migration",  # and of this one in each migration.
+    # Flawed locks in the lab have the names of the sound locks that they break.
+    "ProcessLock",
+    "ThreadLock",
+    "Watchdog",
+    # Protocols of the explorer, which classes of the same name implement.
+    "Clock",
+    "Experiment",
+    # A rename would put the stored results of many rungs and of the comparison of locks out of date.
+    "Cluster",
+    "Refusal",
+}
+"""Names that more than one class may have."""
 
 
 def texts() -> dict[str, str]:
@@ -40,3 +60,13 @@ def test_a_thing_has_one_name() -> None:
     assert OLD_NAMES.search("a Draft")
     assert found(OLD_CLASSES) == []
     assert OLD_CLASSES.search("class Line:")
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes = Counter(
+        name
+        for file, text in texts().items()
+        if file.startswith(ROOMS) and file.endswith(".py")
+        for name in CLASS.findall(text)
+    )
+    assert {name for name, count in classes.items() if count > 1} == TWICE

@@ -12,16 +12,16 @@ from django.conf import settings
 from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented_lock import SegmentedLock
 from loadtest import outcome, preparation
-from loadtest.bench.clients import Plan, Results
+from loadtest.bench.clients import ClientResults, Plan
 
 STOCK = 1_000_000
-Run = Callable[[Plan], Results]
+Run = Callable[[Plan], ClientResults]
 """Function that runs the clients of a plan: `ClientProcesses.run` or, in tests, `clients.run`."""
 
 
 def measure(
     run: Run, strategy: str, customers: Sequence[int], *, seconds: float, units: int = STOCK, **plan: Any
-) -> Results:
+) -> ClientResults:
     """Let clients order a new product, and return what they counted.
 
     Args:

@@ -26,7 +26,7 @@ from typing import Self
 import psutil
 
 from loadtest.bench import clients
-from loadtest.bench.clients import Plan, Results
+from loadtest.bench.clients import ClientResults, Plan
 
 
 class ClientProcesses:
@@ -51,7 +51,7 @@ class ClientProcesses:
             process.kill()
             process.communicate()
 
-    def run(self, plan: Plan) -> Results:
+    def run(self, plan: Plan) -> ClientResults:
         """Run the clients of a plan.
 
         Raises:
@@ -59,7 +59,7 @@ class ClientProcesses:
         """
         shares = [plan.customers[number :: self.count] for number in range(self.count)]
         working = [(process, share) for process, share in zip(self.processes, shares, strict=True) if share]
-        results = Results()
+        results = ClientResults()
         try:
             for process, share in working:
                 _send(process, json.dumps(asdict(replace(plan, customers=share))))
@@ -69,7 +69,7 @@ class ClientProcesses:
             for process, _ in working:
                 _send(process, "go")
             for process, _ in working:
-                results.add(Results(**json.loads(_receive(process))))
+                results.add(ClientResults(**json.loads(_receive(process))))
         except BrokenPipeError:
             raise RuntimeError("A process with clients has ended. Its error is above.") from None
         results.cpu = psutil.cpu_percent() / 100

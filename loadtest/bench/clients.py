@@ -52,7 +52,7 @@ class Plan:
 
 
 @dataclass
-class Results:
+class ClientResults:
     """Counts of what clients did. `placed`, `failed_updates` and `gave_up` count only within the plan's seconds.
 
     Attributes:
@@ -73,7 +73,7 @@ class Results:
     waits_ms: list[float] = field(default_factory=list)
     cpu: float = 0.0
 
-    def add(self, other: Results) -> None:
+    def add(self, other: ClientResults) -> None:
         """Add the counts of other clients that ran at the same time."""
         self.placed += other.placed
         self.placed_late += other.placed_late
@@ -83,7 +83,7 @@ class Results:
         self.waits_ms += other.waits_ms
 
 
-def run(plan: Plan, wait_for_start: Callable[[], object] = lambda: None) -> Results:
+def run(plan: Plan, wait_for_start: Callable[[], object] = lambda: None) -> ClientResults:
     """Run the clients of a plan in threads of this process.
 
     Args:
@@ -103,7 +103,7 @@ def run(plan: Plan, wait_for_start: Callable[[], object] = lambda: None) -> Resu
     # A failed client breaks the barrier, so all others raise BrokenBarrierError. Raise its own error instead.
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error
-    results = Results()
+    results = ClientResults()
     for each in running:
         results.add(each.result())
     results.failed_updates = sum(at < clients.end for at in clients.failed_updates)
@@ -141,8 +141,8 @@ class Clients:
             self.barrier.abort()
             raise
 
-    def order_until_the_end(self, customer: int) -> Results:
-        results = Results()
+    def order_until_the_end(self, customer: int) -> ClientResults:
+        results = ClientResults()
         try:
             connection.ensure_connection()
             self.barrier.wait()
@@ -159,7 +159,7 @@ class Clients:
             connections.close_all()
         return results
 
-    def _order(self, customer: int, results: Results) -> bool:
+    def _order(self, customer: int, results: ClientResults) -> bool:
         """Try until an order is placed. Return False if the stock is sold out."""
         request = self._request(customer)
         while True:

@@ -27,7 +27,7 @@ from loadtest import preparation
 from loadtest.arguments import positive, seconds
 from loadtest.bench.bursts import Run, machine, measure
 from loadtest.bench.client_processes import ClientProcesses
-from loadtest.bench.clients import Results
+from loadtest.bench.clients import ClientResults
 from loadtest.local_shop import LocalShop
 from servers import ServerError
 
@@ -110,7 +110,7 @@ def measure_rounds(
         RuntimeError: orders were lost.
     """
     cells = list(product(options.clients, STRATEGIES))
-    measured: defaultdict[tuple[int, str], list[Results]] = defaultdict(list)
+    measured: defaultdict[tuple[int, str], list[ClientResults]] = defaultdict(list)
     show("Warming up")
     for strategy in STRATEGIES:
         measure(run, strategy, customers[: options.clients[0]], seconds=options.seconds)
@@ -127,7 +127,7 @@ def measure_rounds(
     ]
 
 
-def figures(rounds: Sequence[Results], seconds: float) -> dict[str, float]:
+def figures(rounds: Sequence[ClientResults], seconds: float) -> dict[str, float]:
     """Return the figures of one strategy with one number of clients: medians of all rounds.
 
     `failed_per_order`: failed updates per order placed. `try_again`: share of the answers that told a client to try

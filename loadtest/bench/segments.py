@@ -25,7 +25,7 @@ from loadtest import preparation
 from loadtest.arguments import positive, seconds
 from loadtest.bench.bursts import Run, machine, measure
 from loadtest.bench.client_processes import ClientProcesses
-from loadtest.bench.clients import Results
+from loadtest.bench.clients import ClientResults
 from loadtest.local_shop import LocalShop
 
 COUNTS = (1, 2, 5, 10, 20)
@@ -113,11 +113,11 @@ def measure_rounds(
         RuntimeError: orders were lost.
     """
 
-    def sell(segments: int, seconds: float, **plan: Any) -> Results:
+    def sell(segments: int, seconds: float, **plan: Any) -> ClientResults:
         return measure(run, SegmentedLock.name, customers, seconds=seconds, segments=segments, **plan)
 
     cells = list(product(options.work, options.segments))
-    measured: defaultdict[tuple[float, int], list[Results]] = defaultdict(list)
+    measured: defaultdict[tuple[float, int], list[ClientResults]] = defaultdict(list)
     sold_out: defaultdict[int, list[int]] = defaultdict(list)
     show("Warming up")
     sell(max(options.segments), options.seconds)
@@ -143,7 +143,7 @@ def measure_rounds(
     ]
 
 
-def figures(rounds: Sequence[Results], seconds: float) -> dict[str, float]:
+def figures(rounds: Sequence[ClientResults], seconds: float) -> dict[str, float]:
     """Return figures of one number of segments with one amount of work. `cpu` is the busy share of the processors."""
     per_s = [results.placed / seconds for results in rounds]
     return {

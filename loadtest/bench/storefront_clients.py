@@ -23,7 +23,7 @@ STARTED = "started"
 """The line that this program writes when all clients are connected."""
 
 
-class Clients:
+class PageClients:
     """All clients of the plan, and counts of their answers.
 
     Args:
@@ -42,7 +42,7 @@ class Clients:
 
     async def run(self) -> dict[str, Any]:
         """Send requests until the time is over, and return when all are answered."""
-        clients = [Client(self, number) for number in range(self.plan["connections"])]
+        clients = [PageClient(self, number) for number in range(self.plan["connections"])]
         for client in clients:
             await client.connect()
         sys.stdout.write(f"{STARTED}\n")
@@ -66,7 +66,7 @@ class Clients:
         }
 
 
-class Client(asyncio.Protocol):
+class PageClient(asyncio.Protocol):
     """One connection. It sends its next request when that request is due and the previous one has been answered.
 
     Args:
@@ -74,7 +74,7 @@ class Client(asyncio.Protocol):
         number: index of this client, from 0, which determines when its requests are due.
     """
 
-    def __init__(self, clients: Clients, number: int) -> None:
+    def __init__(self, clients: PageClients, number: int) -> None:
         self.clients = clients
         self.turns = itertools.count(number, clients.plan["connections"])
         self.loop = asyncio.get_running_loop()
@@ -153,7 +153,7 @@ def is_complete(answer: bytes) -> bool:
 
 
 async def main() -> None:
-    clients = Clients(json.load(sys.stdin))
+    clients = PageClients(json.load(sys.stdin))
     sys.stdout.write(json.dumps(await clients.run()) + "\n")
 
 

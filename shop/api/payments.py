@@ -90,7 +90,7 @@ class Webhook(APIView):
         return HttpResponse(chosen.accepted, content_type="text/plain") if chosen.accepted else answer
 
 
-class Payments(Webhook):
+class PaymentWebhook(Webhook):
     """Payments that the payment provider reports. A provider of your own sends all its webhooks here."""
 
     @extend_schema(

@@ -36,10 +36,10 @@ class CallAtOnce:
     call_soon_threadsafe = call_soon
 
 
-class Scheduler(CallbackScheduler):
+class RequestScheduler(CallbackScheduler):
     """Hands each request to the door. granian's own scheduler would start a coroutine for it."""
 
-    def __new__(cls, admit: Callable[[Any, Any], None]) -> Scheduler:
+    def __new__(cls, admit: Callable[[Any, Any], None]) -> RequestScheduler:
         return super().__new__(cls, CallAtOnce, admit, None, None, None)
 
     def __init__(self, admit: Callable[[Any, Any], None]) -> None:
@@ -89,7 +89,7 @@ def work(
     )
     end = WorkerSignal()
     end.add_cb(stopped.set)
-    worker.serve_mtr(Scheduler(door.admit), CallAtOnce, end)
+    worker.serve_mtr(RequestScheduler(door.admit), CallAtOnce, end)
     told_to_stop.wait()
     door.close()
     end.set()

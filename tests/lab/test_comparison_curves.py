@@ -27,7 +27,7 @@ from lab.site.comparison.chart import BOTTOM, LEFT, NAME_HEIGHT, RIGHT, TOP, Ser
 from lab.site.comparison.contention import contention_section
 from lab.site.comparison.segments import segments_section
 from loadtest.bench import bursts, clients
-from loadtest.bench.clients import Plan, Results
+from loadtest.bench.clients import ClientResults, Plan
 from loadtest.preparation import create_customers
 from tests.lab.comparison_support import contended, handed_over, page, segmented, stored
 from tests.lock_servers import needs_zookeeper
@@ -362,7 +362,7 @@ def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None
     def note(frame: FrameType, event: str, _: Any) -> None:
         called.add(Path(frame.f_code.co_filename))
 
-    def run(plan: Plan) -> Results:
+    def run(plan: Plan) -> ClientResults:
         threading.setprofile(note)
         try:
             return clients.run(plan)

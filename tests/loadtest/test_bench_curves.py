@@ -18,7 +18,7 @@ from inventory.requests import RequestItem
 from inventory.strategies import optimistic
 from loadtest.bench import bursts, client_processes, clients, contention, segments
 from loadtest.bench.client_processes import ClientProcesses
-from loadtest.bench.clients import Plan, Results
+from loadtest.bench.clients import ClientResults, Plan
 from loadtest.preparation import create_customers
 from servers import ServerError
 from shop.models import Order, Sale
@@ -142,7 +142,7 @@ def test_the_help_says_which_claim_is_tested(module: Any) -> None:
 
 
 def test_tables_show_every_figure() -> None:
-    results = Results(placed=30, failed_updates=60, gave_up=10, waits_ms=[2.0] * 30, cpu=0.5)
+    results = ClientResults(placed=30, failed_updates=60, gave_up=10, waits_ms=[2.0] * 30, cpu=0.5)
     cells = {"orders_per_s": 100.0, "least": 90.0, "most": 110.0, "cpu": 0.5}
     rows = [
         {"segments": 1, "held_all": 0, "work": [{"work_ms": 5.0, **cells}]},

@@ -24,7 +24,7 @@ from shop.orders import unmatched
 from shop.orders.expiry import expire_unpaid
 from shop.payments.request import NotSigned, PaymentRequest
 from shop.payments.simulator import reports, server
-from shop.payments.simulator.payments import Choice, Payments
+from shop.payments.simulator.payments import Button, Payments
 from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import assert_conserved, buy, make_due, state
 from tests.shop.payment_support import (
@@ -261,7 +261,7 @@ def test_without_repeating_a_chargeback_before_its_payment_would_be_lost(
     monkeypatch.setattr(reports, "RETRY_DELAYS", ())
     with override_settings(PAYMENT_SECRET=SECRET):
         payments = Payments(reports.Courier(pair.shop, lambda _line: None))
-        made = payments.make(Choice.OUT_OF_ORDER, wanted(order=order), reference="sim_0123456789abcdef", seconds=0)
+        made = payments.make(Button.OUT_OF_ORDER, wanted(order=order), reference="sim_0123456789abcdef", seconds=0)
         wait_for(lambda: made.ended, "both reports to end")
     assert [report.accepted for report in made.reports] == [False, True]
     assert state(order) == "paid"

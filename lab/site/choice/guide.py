@@ -9,7 +9,7 @@ from __future__ import annotations
 from lab.claims import comparisons
 from lab.ladder.catalogue import ROOT
 from lab.site.choice.rows import ChoiceRow
-from lab.site.choice.table import BASES, Cell, ChoiceLine, Stored, choice_lines, headings
+from lab.site.choice.table import BASES, ChoiceCell, ChoiceLine, Stored, choice_lines, headings
 
 PAGE = ROOT / "docs" / "choose.md"
 INTRODUCTION = """\
@@ -74,7 +74,7 @@ def _cells(line: ChoiceLine) -> list[str]:
     return [f"[{line.title}]({page})", *(_text(cell, page) for _title, _column, cell in line.cells)]
 
 
-def _text(cell: Cell, page: str) -> str:
+def _text(cell: ChoiceCell, page: str) -> str:
     """Return the text of a cell. Link it to its source, unless the name of the row already links there."""
     return f"[{cell.text}]({cell.source})" if cell.linked and cell.source != page else cell.text
 

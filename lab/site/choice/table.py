@@ -18,7 +18,7 @@ Stored = Mapping[Part, Measured | None]
 
 
 @dataclass(frozen=True)
-class Cell:
+class ChoiceCell:
     """A cell of the table.
 
     Attributes:
@@ -36,7 +36,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Column:
+class ChoiceColumn:
     """A column of the table.
 
     Attributes:
@@ -48,7 +48,7 @@ class Column:
 
     title: str
     unit: str
-    cell: Callable[[ChoiceRow, Stored], Cell]
+    cell: Callable[[ChoiceRow, Stored], ChoiceCell]
     prose: bool = False
 
 
@@ -58,7 +58,7 @@ class ChoiceLine:
 
     row: ChoiceRow
     title: str
-    cells: Sequence[tuple[str, Column, Cell]]
+    cells: Sequence[tuple[str, ChoiceColumn, ChoiceCell]]
 
 
 def choice_lines(stored: Stored) -> list[ChoiceLine]:
@@ -75,27 +75,27 @@ def choice_line(row: ChoiceRow, stored: Stored) -> ChoiceLine:
     return ChoiceLine(row, _(row.title), [(heading(column), column, column.cell(row, stored)) for column in COLUMNS])
 
 
-def headings() -> list[tuple[str, Column]]:
+def headings() -> list[tuple[str, ChoiceColumn]]:
     """Return the headings of the table in the reader's language."""
     return [(heading(column), column) for column in COLUMNS]
 
 
-def heading(column: Column) -> str:
+def heading(column: ChoiceColumn) -> str:
     """Return the heading of a column with its unit."""
     return f"{_(column.title)}, {_(column.unit)}" if column.unit else _(column.title)
 
 
 def _figure(
     part: Part, name: str, show: Callable[[Measurement, Mapping[str, Measurement]], str | None], stored: Stored
-) -> Cell:
+) -> ChoiceCell:
     """Return the cell of a stored figure."""
     found = stored[part]
     rows = {row.name: row for row in found.rows} if found else {}
     if name not in rows:
-        return Cell(_("not measured"))
+        return ChoiceCell(_("not measured"))
     if found is None or found.stale:
-        return Cell(_("out of date"))
-    return Cell(show(rows[name], rows) or _("not measured"))
+        return ChoiceCell(_("out of date"))
+    return ChoiceCell(show(rows[name], rows) or _("not measured"))
 
 
 def _rate(part: Part) -> Callable[[Measurement, Mapping[str, Measurement]], str | None]:
@@ -106,24 +106,24 @@ def _rate(part: Part) -> Callable[[Measurement, Mapping[str, Measurement]], str 
     return show
 
 
-def _orders(row: ChoiceRow, stored: Stored) -> Cell:
+def _orders(row: ChoiceRow, stored: Stored) -> ChoiceCell:
     return _figure("strategies", row.strategy, _rate("strategies"), stored)
 
 
-def _pairs(row: ChoiceRow, stored: Stored) -> Cell:
-    return Cell("–") if row.guarded else _figure("locks", row.measured_lock, _rate("locks"), stored)
+def _pairs(row: ChoiceRow, stored: Stored) -> ChoiceCell:
+    return ChoiceCell("–") if row.guarded else _figure("locks", row.measured_lock, _rate("locks"), stored)
 
 
-def _hand_over(row: ChoiceRow, stored: Stored) -> Cell:
+def _hand_over(row: ChoiceRow, stored: Stored) -> ChoiceCell:
     def show(measured: Measurement, _rows: Mapping[str, Measurement]) -> str | None:
         return None if measured.p50_ms is None else f"{measured.p50_ms:.1f}"
 
-    return Cell("–") if row.guarded else _figure("locks", row.measured_lock, show, stored)
+    return ChoiceCell("–") if row.guarded else _figure("locks", row.measured_lock, show, stored)
 
 
-def _process(row: ChoiceRow, stored: Stored) -> Cell:
+def _process(row: ChoiceRow, stored: Stored) -> ChoiceCell:
     if not row.silence.measured:
-        return Cell(_(row.silence.killed), row.silence.source)
+        return ChoiceCell(_(row.silence.killed), row.silence.source)
 
     def show(measured: Measurement, _rows: Mapping[str, Measurement]) -> str | None:
         return None if measured.recovery_s is None else f"{measured.recovery_s:.2f} s"
@@ -133,50 +133,50 @@ def _process(row: ChoiceRow, stored: Stored) -> Cell:
     return _figure("strategies", row.strategy, show, stored)
 
 
-def _machine(row: ChoiceRow, _stored: Stored) -> Cell:
-    return Cell(_(row.silence.machine).format_map(FIGURES), row.silence.source)
+def _machine(row: ChoiceRow, _stored: Stored) -> ChoiceCell:
+    return ChoiceCell(_(row.silence.machine).format_map(FIGURES), row.silence.source)
 
 
-def _network(row: ChoiceRow, _stored: Stored) -> Cell:
-    return Cell(_(row.silence.network).format_map(FIGURES), row.silence.source)
+def _network(row: ChoiceRow, _stored: Stored) -> ChoiceCell:
+    return ChoiceCell(_(row.silence.network).format_map(FIGURES), row.silence.source)
 
 
-def _nodes(row: ChoiceRow, _stored: Stored) -> Cell:
+def _nodes(row: ChoiceRow, _stored: Stored) -> ChoiceCell:
     """Return the cell that says whether a row's lock or strategy survives the loss of a server."""
     if row.without:
         lost, total = row.without.split(" of ")
-        return Cell(_("yes: without {lost} of {total}").format(lost=lost, total=total))
+        return ChoiceCell(_("yes: without {lost} of {total}").format(lost=lost, total=total))
     if row.lock and not row.capabilities.across_machines:
-        return Cell(_("needs none"))
+        return ChoiceCell(_("needs none"))
     if row.minority:
-        return Cell(_("yes: without a minority"), row.minority)
-    return Cell(_("no"), row.source)
+        return ChoiceCell(_("yes: without a minority"), row.minority)
+    return ChoiceCell(_("no"), row.source)
 
 
-def _fence(row: ChoiceRow, _stored: Stored) -> Cell:
+def _fence(row: ChoiceRow, _stored: Stored) -> ChoiceCell:
     """Return the cell that says whether a row's grants have a fence."""
     if row.guarded:
-        return Cell(_("needs none"))
-    return Cell(_("yes") if row.fenced else _("none"), row.source)
+        return ChoiceCell(_("needs none"))
+    return ChoiceCell(_("yes") if row.fenced else _("none"), row.source)
 
 
-def _needs(row: ChoiceRow, _stored: Stored) -> Cell:
-    return Cell(_(row.needs), row.source)
+def _needs(row: ChoiceRow, _stored: Stored) -> ChoiceCell:
+    return ChoiceCell(_(row.needs), row.source)
 
 
-def _when(row: ChoiceRow, _stored: Stored) -> Cell:
-    return Cell(_(row.when))
+def _when(row: ChoiceRow, _stored: Stored) -> ChoiceCell:
+    return ChoiceCell(_(row.when))
 
 
 COLUMNS = (
-    Column(gettext_noop("When"), "", _when, prose=True),
-    Column(gettext_noop("Orders"), gettext_noop("× guarded update"), _orders),
-    Column(gettext_noop("Acquire and release"), gettext_noop("× Redis lock"), _pairs),
-    Column(gettext_noop("Hand-over p50"), "ms", _hand_over),
-    Column(gettext_noop("Free after the process died"), "", _process, prose=True),
-    Column(gettext_noop("Free after the machine died"), "", _machine, prose=True),
-    Column(gettext_noop("Free after the network was cut"), "", _network, prose=True),
-    Column(gettext_noop("Survives the loss of a server"), "", _nodes, prose=True),
-    Column(gettext_noop("Fence"), "", _fence, prose=True),
-    Column(gettext_noop("Needs"), "", _needs, prose=True),
+    ChoiceColumn(gettext_noop("When"), "", _when, prose=True),
+    ChoiceColumn(gettext_noop("Orders"), gettext_noop("× guarded update"), _orders),
+    ChoiceColumn(gettext_noop("Acquire and release"), gettext_noop("× Redis lock"), _pairs),
+    ChoiceColumn(gettext_noop("Hand-over p50"), "ms", _hand_over),
+    ChoiceColumn(gettext_noop("Free after the process died"), "", _process, prose=True),
+    ChoiceColumn(gettext_noop("Free after the machine died"), "", _machine, prose=True),
+    ChoiceColumn(gettext_noop("Free after the network was cut"), "", _network, prose=True),
+    ChoiceColumn(gettext_noop("Survives the loss of a server"), "", _nodes, prose=True),
+    ChoiceColumn(gettext_noop("Fence"), "", _fence, prose=True),
+    ChoiceColumn(gettext_noop("Needs"), "", _needs, prose=True),
 )

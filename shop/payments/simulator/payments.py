@@ -18,7 +18,7 @@ MAX_PAYMENTS = 1000
 CENT = Decimal("0.01")
 
 
-class Choice(StrEnum):
+class Button(StrEnum):
     """The buttons on the page of the provider."""
 
     PAY = "pay"
@@ -39,7 +39,7 @@ class SimulatedPayment:
 
     reference: str
     wanted: PaymentRequest
-    choice: Choice
+    choice: Button
     reports: Sequence[Report]
 
     @property
@@ -48,7 +48,7 @@ class SimulatedPayment:
         return all(report.ended for report in self.reports)
 
 
-def reports_of(choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> list[Report]:
+def reports_of(choice: Button, wanted: PaymentRequest, *, reference: str, seconds: float) -> list[Report]:
     """Return the reports that follow from a buyer's choice.
 
     Args:
@@ -62,19 +62,19 @@ def reports_of(choice: Choice, wanted: PaymentRequest, *, reference: str, second
         "currency": wanted.currency,
     }
     match choice:
-        case Choice.PAY:
+        case Button.PAY:
             return [Report(PAYMENTS, paid)]
-        case Choice.LATE:
+        case Button.LATE:
             return [Report(PAYMENTS, paid, delay=seconds)]
-        case Choice.TWICE:
+        case Button.TWICE:
             return [Report(PAYMENTS, paid), Report(PAYMENTS, paid)]
-        case Choice.OUT_OF_ORDER:
+        case Button.OUT_OF_ORDER:
             taken_back = {"reference": f"{reference}-back", "payment": reference}
             first = Report(CHARGEBACKS, {**taken_back, "amount": paid["amount"], "currency": wanted.currency})
             return [first, Report(PAYMENTS, paid, after=first)]
-        case Choice.WRONG_AMOUNT:
+        case Button.WRONG_AMOUNT:
             return [Report(PAYMENTS, {**paid, "amount": f"{wanted.amount - CENT:.2f}"})]
-        case Choice.DECLINE:
+        case Button.DECLINE:
             return []
 
 
@@ -90,7 +90,7 @@ class Payments:
         self._made: OrderedDict[str, SimulatedPayment] = OrderedDict()
         self._mutex = threading.Lock()
 
-    def make(self, choice: Choice, wanted: PaymentRequest, *, reference: str, seconds: float) -> SimulatedPayment:
+    def make(self, choice: Button, wanted: PaymentRequest, *, reference: str, seconds: float) -> SimulatedPayment:
         """Make a payment and begin to report it. A repeated call with the same reference returns the same payment."""
         with self._mutex:
             if (before := self._made.get(reference)) is not None:

@@ -19,7 +19,7 @@ from django.utils import translation
 from django.utils.translation import gettext as _
 
 from shop.payments.request import NotSigned, PaymentRequest
-from shop.payments.simulator.payments import Choice, Payments
+from shop.payments.simulator.payments import Button, Payments
 
 PAY = "/pay/"
 PAYMENT = re.compile(r"/payments/(sim_[0-9a-f]{16})/")
@@ -133,7 +133,7 @@ class Pages(BaseHTTPRequestHandler):
         wanted = read_request(form.get("request", ""))
         choice, seconds = None, 0
         with suppress(ValueError):
-            choice, seconds = Choice(form.get("choice", "")), int(form.get("seconds") or 0)
+            choice, seconds = Button(form.get("choice", "")), int(form.get("seconds") or 0)
         reference = form.get("reference", "")
         if choice is None or not REFERENCE.fullmatch(reference) or not 0 <= seconds <= MAX_DELAY:
             raise RequestRefused(400, _("The form is not complete. Go back to the shop, and press Pay there."))
