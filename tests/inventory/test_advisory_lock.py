@@ -36,7 +36,7 @@ def test_the_lock_keeps_the_check_true(
 
 def is_free(sku: str) -> bool:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock_shared(%s)", [key(sku)])
+        cursor.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", [key(sku)])
         granted: bool = cursor.fetchone()[0]
     return granted
 
