@@ -1,4 +1,4 @@
-"""Alerts: reasons for an operator to act now, each with the section of docs/operations.md that says what to do."""
+"""Alerts: reasons for an operator to act now, each with what to do and the section of docs/operations.md about it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ LONG_HOLD = 30.0
 FAILED = 0.05
 """Share of order requests with a server error that raises an alert, as in observe/alerts.yml."""
 
+AUDIT = "Run manage.py audit, which shows the SKU and what differs. If anything is oversold, close the sale."
+PREHEAT = "Choose “Preheat”, which says what is wrong."
+
 STOCK, ORDERS, SALES = "inventory.view_stockitem", "shop.view_order", "shop.view_sale"
 
 
@@ -26,14 +29,20 @@ class Alert:
     """A reason for an operator to act.
 
     Args:
-        text: what is wrong and what to do.
+        wrong: what is wrong.
+        advice: what to do, in the words of the section.
         section: anchor in docs/operations.md.
         permission: what a user needs to see the alert.
     """
 
-    text: str
+    wrong: str
+    advice: str
     section: str
     permission: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.wrong} {self.advice}"
 
     @property
     def link(self) -> str:
@@ -58,8 +67,7 @@ def alerts(
 def _of_stock(broken: Sequence[Figures]) -> Iterator[Alert]:
     if broken:
         names = ", ".join(figures.sku for figures in broken[:5])
-        text = f"The stock of {names} is broken. Run manage.py audit; if anything is oversold, close the sale."
-        yield Alert(text, "the-verdict-is-broken", STOCK)
+        yield Alert(f"The stock of {names} is broken.", AUDIT, "the-verdict-is-broken", STOCK)
 
 
 def _of_reconciling(health: Health, broken: Sequence[Figures]) -> Iterator[Alert]:
@@ -69,64 +77,65 @@ def _of_reconciling(health: Health, broken: Sequence[Figures]) -> Iterator[Alert
     newest = health.reconciled[0]
     if newest.broken and not broken:
         names = ", ".join(newest.broken[:5])
-        text = f"The last reconciliation, {newest.age:.0f} s ago, has found {names} broken. Run manage.py audit."
-        yield Alert(text, "the-verdict-is-broken", STOCK)
+        wrong = f"The last reconciliation, {newest.age:.0f} s ago, has found {names} broken."
+        yield Alert(wrong, AUDIT, "the-verdict-is-broken", STOCK)
     if len(health.reconciled) > 1 and all(each.repairs for each in health.reconciled):
-        text = (
-            f"The last two reconciliations have both repaired something, the newest {newest.units} units. Look in the "
-            "log of the worker for what was repaired, and for another program that writes to this Redis."
+        wrong = f"The last two reconciliations have both repaired something, the newest {newest.units} units."
+        advice = (
+            "Look in the log of the worker for what was repaired, and for another program that writes to this Redis."
         )
-        yield Alert(text, "redis-differs-stays", STOCK)
+        yield Alert(wrong, advice, "redis-differs-stays", STOCK)
 
 
 def _of_servers(health: Health) -> Iterator[Alert]:
     if health.redis_error:
-        text = f"Redis does not answer: {health.redis_error} Start it, and check that the workers are there."
-        yield Alert(text, "redis-is-away", ORDERS)
+        wrong = f"Redis does not answer: {health.redis_error}"
+        yield Alert(wrong, "Start Redis, and check that the workers are there.", "redis-is-away", ORDERS)
         return
     if health.needed and not health.workers:
-        yield Alert("No worker is alive: queued orders are not saved. Start one.", "start", ORDERS)
+        yield Alert("No worker is alive: queued orders are not saved.", "Start a worker.", "start", ORDERS)
     elif health.queue and health.queue_age > OLD_QUEUE:
-        text = f"{health.queue} orders are queued, the oldest for {health.queue_age:.0f} s. Start more workers."
-        yield Alert(text, "the-queue-grows", ORDERS)
+        wrong = f"{health.queue} orders are queued, the oldest for {health.queue_age:.0f} s."
+        yield Alert(wrong, "Start more workers.", "the-queue-grows", ORDERS)
     if health.needed and not health.beats:
-        yield Alert("Beat is not alive: no sale is preheated, and no order expires. Start it.", "start", ORDERS)
+        wrong = "Beat is not alive: no sale is preheated, and no order expires."
+        yield Alert(wrong, "Start beat. Exactly one may run.", "start", ORDERS)
     elif health.late:
-        text = f"{health.late} unpaid orders should have expired and keep their units. Look at the log of the worker."
-        yield Alert(text, "what-the-log-says", ORDERS)
+        wrong = f"{health.late} unpaid orders should have expired and keep their units."
+        advice = "Look in the log of the worker for “Expiring order”, and remove the cause that it names."
+        yield Alert(wrong, advice, "what-the-log-says", ORDERS)
     if health.dead_letters:
-        text = "Queued orders could not be saved and were rejected. Read “Dead letters” below and report the reason."
-        yield Alert(text, "what-the-log-says", ORDERS)
+        advice = (
+            "Read the reasons under “Dead letters” on the overview. Several with the same reason are a bug of the "
+            "shop: report it with their content."
+        )
+        yield Alert("Queued orders could not be saved and were rejected.", advice, "what-the-log-says", ORDERS)
 
 
 def _of_requests(requests: Requests | None) -> Iterator[Alert]:
     if requests is not None and requests.failed > FAILED:
-        text = (
-            f"{requests.failed:.0%} of the order requests of the last seconds ended with an error of the server. If "
-            "Postgres and Redis answer, see in the metrics what requests wait for."
-        )
-        yield Alert(text, "when-something-is-wrong", ORDERS)
+        wrong = f"{requests.failed:.0%} of the order requests of the last seconds ended with an error of the server."
+        advice = "If Postgres and Redis answer, see in the metrics what requests wait for."
+        yield Alert(wrong, advice, "when-something-is-wrong", ORDERS)
 
 
 def _of_coming_sales(health: Health) -> Iterator[Alert]:
     for name in health.unloaded:
-        text = f"“{name}” opens soon, and its stock is not loaded. Choose “Preheat”, which says what is wrong."
-        yield Alert(text, "before-a-sale", SALES)
+        yield Alert(f"“{name}” opens soon, and its stock is not loaded.", PREHEAT, "before-a-sale", SALES)
 
 
 def _of_sales(sales: Sequence[OpenSaleFigures]) -> Iterator[Alert]:
     for each in sales:
         if each.sale.paused_at is not None:
-            since = f"{each.sale.paused_at:%H:%M:%S}"
-            text = f"“{each.sale}” has been paused since {since}. Resume it when the reason is gone."
-            yield Alert(text, "pause-a-sale", SALES)
+            wrong = f"“{each.sale}” has been paused since {each.sale.paused_at:%H:%M:%S}."
+            yield Alert(wrong, "Resume it when the reason is gone.", "pause-a-sale", SALES)
         elif not each.sale.is_loaded:
-            text = f"“{each.sale}” is open, and its stock is not loaded. Choose “Preheat”, which says what is wrong."
-            yield Alert(text, "before-a-sale", SALES)
+            yield Alert(f"“{each.sale}” is open, and its stock is not loaded.", PREHEAT, "before-a-sale", SALES)
 
 
 def _of_locks(health: Health) -> Iterator[Alert]:
     for lock in health.locks:
         if lock.waiters and (lock.age or 0) > LONG_HOLD:
-            text = f"Lock {lock.name} has been held for {lock.age:.0f} s, and {lock.waiters} wait. Look at its holder."
-            yield Alert(text, "a-lock-that-nobody-releases", STOCK)
+            wrong = f"Lock {lock.name} has been held for {lock.age:.0f} s, and {lock.waiters} wait."
+            advice = "Look at its holder on the page of locks. If the holder is dead, the lock ends by itself."
+            yield Alert(wrong, advice, "a-lock-that-nobody-releases", STOCK)

@@ -149,7 +149,7 @@ def reported(code: str) -> dict[int, str]:
     """Return the section of each alert that the code reports, by its line."""
     calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
     return {
-        call.lineno: ast.literal_eval(call.args[1])
+        call.lineno: ast.literal_eval(call.args[2])
         for call in calls
         if isinstance(call.func, ast.Name) and call.func.id == "Alert"
     }
@@ -158,6 +158,42 @@ def reported(code: str) -> dict[int, str]:
 def without_a_section(page: str) -> set[str]:
     """Return the sections that alerts name and the page does not have."""
     return set(reported(inspect.getsource(alerting)).values()) - anchors(page)
+
+
+def plain(markdown: str) -> str:
+    """Return the text of some Markdown as readers see it, in small letters."""
+    shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown)
+    return " ".join(re.sub(r"[`*]", "", shown).replace("“", '"').replace("”", '"').casefold().split())
+
+
+def section(page: str, anchor: str) -> str:
+    """Return what stands below the heading with this anchor, up to the next heading."""
+    parts = re.split(r"^(?=#+ )", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
+    (found,) = [part for part in parts if anchor in anchors(part)]
+    return found.partition("\n")[2]
+
+
+def advice_elsewhere(page: str) -> set[str]:
+    """Return the texts of the alerts whose advice is not a sentence of the section that they name."""
+    found = [alert for wrong in RED.values() for alert in red(**wrong)]
+    return {alert.text for alert in found if plain(alert.advice) not in plain(section(page, alert.section))}
+
+
+def test_the_section_of_each_alert_has_its_advice() -> None:
+    """The table has every alert, which another test checks."""
+    assert advice_elsewhere(PAGE) == set()
+    assert all(len(alert.advice.split()) >= 3 for wrong in RED.values() for alert in red(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "found"),
+    [("Exactly one may run.", "Run one.", "Beat is"), ("more workers.", "another.", "5 orders are queued")],
+)
+def test_advice_that_the_section_does_not_give_is_found(words: str, others: str, found: str) -> None:
+    """Negative control: other words, and the same words in another section."""
+    moved = PAGE.replace("## After a sale\n", f"## After a sale\n{words}\n").replace(words, others, 1)
+    (text,) = advice_elsewhere(moved)
+    assert text.startswith(found)
 
 
 def test_every_alert_names_a_section_of_the_manual() -> None:
