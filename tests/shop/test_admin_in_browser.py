@@ -36,7 +36,7 @@ KINDS = {
 IN_THE_DARK = {"index", "shop_refund_changelist", "shop_order_change", "shop_sale_change", "shop_order_record_payment"}
 """Pages that are also opened with the dark colours of the theme."""
 MOST_POLLS = 3
-"""Polls of the overview until it shows an order: one may be under way, and one may get figures of the last second."""
+"""Polls of the overview until it shows an order: one may be under way, and one may get older figures."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_chromium]
 
