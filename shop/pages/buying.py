@@ -57,7 +57,7 @@ class OrderForm(forms.Form):
     product = forms.IntegerField(min_value=1, max_value=MAX_ID)
     quantity = forms.IntegerField(min_value=1, max_value=MAX_QUANTITY)
     price = forms.DecimalField(min_value=0, max_digits=10, decimal_places=2)
-    key = forms.UUIDField()
+    key = forms.RegexField(r"\A[0-9a-f-]{32,36}\Z")
     ticket = forms.CharField(required=False)
 
 
@@ -84,7 +84,9 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
     """Show the order form, or place the order if the form was sent.
 
     The idempotency key is in the URL of the form. So a buyer who reloads the form or comes back to it sends the same
-    key.
+    key. A form that is opened anew gets the key that the session keeps, until the buyer has seen an order of the sale:
+    a buyer whose first press got no response buys only once. The script `buy.js` does the same for the button of the
+    sale's page, whose key is in the browser.
     """
     if request.method != "POST":
         items = wanted(request, sale)
@@ -97,9 +99,9 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
             key = UUID(request.GET["key"])
         except (KeyError, ValueError):
             query = request.GET.copy()
-            query["key"] = str(uuid4())
+            query["key"] = request.session.setdefault(kept_key(sale.pk), str(uuid4()))
             return redirect(f"{request.path}?{query.urlencode()}")
-        keys = {item.product_id: uuid5(key, str(item.product_id)) for item in items}
+        keys = {item.product_id: str(uuid5(key, str(item.product_id))) for item in items}
         return form_page(request, sale, items, keys, quantity=request.GET.get("quantity", "1"), ticket=ticket)
     form = OrderForm(request.POST)
     if not form.is_valid():
@@ -125,6 +127,16 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
             response.headers["Retry-After"] = str(RETRY)
         return response
     return redirect("order", placed.order.pk)
+
+
+def kept_key(sale: int) -> str:
+    """Return the name under which the session keeps the idempotency key of a sale's form."""
+    return f"key of sale {sale}"
+
+
+def forget_key(request: HttpRequest, sale: int) -> None:
+    """Let the next form of a sale have a new key, because the buyer sees an order of this sale."""
+    request.session.pop(kept_key(sale), None)
 
 
 def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:
@@ -164,7 +176,7 @@ def form_page(
     request: HttpRequest,
     sale: Sale,
     items: list[SaleItem],
-    keys: Mapping[int, UUID],
+    keys: Mapping[int, str],
     *,
     quantity: Any,
     ticket: str,
@@ -177,7 +189,15 @@ def form_page(
         ticket: the buyer's ticket; empty if the sale has no waiting room.
         notice: why the form is shown again.
     """
-    rows = [{"item": item, "key": keys[item.product_id], "most": item.limit or MAX_QUANTITY} for item in items]
+    rows = [
+        {
+            "item": item,
+            "key": keys[item.product_id],
+            "most": item.limit or MAX_QUANTITY,
+            "intent": f"{sale.pk}/{request.user.pk}/{item.product_id}",
+        }
+        for item in items
+    ]
     context = {"sale": sale, "rows": rows, "quantity": quantity, "ticket": ticket, "notice": notice}
     return render(request, "shop/pages/buy.html", context)
 
@@ -199,7 +219,7 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
             customer=int(cast(int, request.user.pk)),
             sale=sale.pk,
             quantities={product: asked["quantity"]},
-            key=str(asked["key"]),
+            key=asked["key"],
             expected_prices={product: asked["price"]},
             ticket=asked["ticket"],
             guest=not sale.guest_checkout and is_guest(request),

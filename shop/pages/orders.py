@@ -24,6 +24,7 @@ from shop.models import Ending, Order, Payment, Sale
 from shop.orders.errors import StillQueued
 from shop.orders.lookup import LOST, find_order
 from shop.orders.receipts import Placed
+from shop.pages.buying import forget_key
 from shop.pages.page import PageRefused, View, page
 from shop.pages.reasons import in_words
 from shop.pages.timeline import timeline
@@ -123,6 +124,7 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
         ) from away
     if placed.order.pk != order:  # The order repeats an earlier one with the same key: show the earlier one.
         return redirect("order", placed.order.pk)
+    forget_key(request, placed.order.sale)
     context = {
         **about(placed, from_provider="from_provider" in request.GET),
         "guest": guests.guest_of(customer_of(request)),

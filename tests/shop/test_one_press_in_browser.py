@@ -295,6 +295,57 @@ def test_a_queued_order_is_followed_until_it_is_saved(enter: Enter) -> None:
     assert orders_in() == 1
 
 
+# The form, which buys before the script has its figures
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("button_first", [True, False])
+def test_the_form_and_the_button_of_the_page_share_an_unanswered_order(
+    enter: Enter, *, button_first: bool, shared: bool
+) -> None:
+    """A press whose response is lost, a reload, and the other way to press: one order.
+
+    Negative control: without the script of the form, its key is another one.
+    """
+    customer, _, address = prepared()
+    context = enter(customer)
+    if not shared:
+        context.route("**/buy.js", lambda route: route.abort())
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    if button_first:
+        context.route(ORDERS, lose_answer)
+        button(page).click()
+        shows(page, EN["offline"])
+    else:
+        press_the_form(page, address)
+        context.route(
+            "**/buy/*", lambda route: lose_answer(route) if route.request.method == "POST" else route.continue_()
+        )
+        with page.expect_event("requestfailed", lambda request: request.method == "POST"):
+            page.get_by_role("button", name=EN["buy"]).click()
+    assert orders_in() == 1
+    if button_first:
+        press_the_form(page, address)
+        page.get_by_role("button", name=EN["buy"]).click()
+        page.wait_for_url("**/orders/*/")
+    else:
+        context.unroute("**/now.json")
+        page = opened(context, address)  # A tab that shows an error page would go on loading it.
+        shows(page, EN["buy"])
+        button(page).click()
+        shows(page, EN["yours"])
+    assert orders_in() == (1 if shared else 2)
+
+
+def press_the_form(page: Page, address: str) -> None:
+    """Reload the page of the sale, and press before its script has figures."""
+    page.context.route("**/now.json", lambda route: route.abort())
+    page.goto(address)
+    button(page).click()
+    page.wait_for_url("**/buy/*")
+
+
 # Without JavaScript
 
 

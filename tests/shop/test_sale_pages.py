@@ -393,7 +393,6 @@ def test_buying_needs_a_login_and_comes_back() -> None:
 
 
 def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
-    """The form buys once, however often it is sent. Negative control: a newly opened form has another key."""
     offer, client = on_sale({"a": 5}, limit=3, price="59.90"), visitor_of(customer)
     address = client.get(page_of(offer, "buy/"), {"product": offer.products["a"], "quantity": 2}).url
     fields, reloaded = (fields_of(client.get(address)) for _ in range(2))
@@ -407,8 +406,26 @@ def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
     assert [(each.status_code, each.url) for each in answers] == [(302, f"/orders/{order.pk}/")] * 2
     item = OrderItem.objects.get()
     assert (item.quantity, item.price, order.customer_id) == (2, Decimal("59.90"), customer)
-    client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 1})
-    assert orders_in() == 2
+
+
+@pytest.mark.parametrize(("kept", "orders"), [(True, 1), (False, 2)])
+def test_a_form_that_is_opened_anew_buys_again_only_after_the_order_was_seen(
+    customer: int, monkeypatch: pytest.MonkeyPatch, *, kept: bool, orders: int
+) -> None:
+    """Who got no response and opens the form anew buys once. Negative control: a fresh key for each view."""
+    offer, client, other = on_sale({"a": 5}), visitor_of(customer), on_sale({"b": 5})
+    if not kept:
+        monkeypatch.setattr(buying, "kept_key", lambda sale: str(uuid4()))
+    for _ in range(2):
+        client.post(page_of(offer, "buy/"), form_of(client, offer))
+    assert orders_in() == orders
+    bought = client.post(page_of(other, "buy/"), form_of(client, other)).url
+    assert client.get(bought).status_code == 200, "the order of another sale"
+    client.post(page_of(offer, "buy/"), form_of(client, offer))
+    assert orders_in() == 1 + orders + (not kept)
+    client.get(f"/orders/{Order.objects.filter(sale=offer.sale).first().pk}/")  # type: ignore[union-attr]
+    client.post(page_of(offer, "buy/"), form_of(client, offer))
+    assert orders_in() == 2 + orders + (not kept)
 
 
 def test_a_form_without_its_token_is_refused(customer: int) -> None:

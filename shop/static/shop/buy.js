@@ -1,0 +1,26 @@
+// The script of the order form, which buys without it, too. With it, the form and the button of the sale's page share one
+// idempotency key: if that button has sent an order that has no result yet, the form sends the same key and buys no
+// second time. It is no module, so that it is ready before the form is shown.
+
+const intents = import("./intents.js");
+intents.catch(() => {}); // Each press handles the error; this only prevents an unhandled-rejection warning.
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  const { intent: name, sale } = form.dataset;
+  if (!name) return;
+  event.preventDefault();
+  const { product, quantity, price, key } = form.elements;
+  const items = [{ product: Number(product.value), quantity: Number(quantity.value), price: price.value }];
+  // `done`: the page of the sale must not send this order by itself, because the form may be refused.
+  const own = { key: key.value, body: { sale: Number(sale), items }, done: true };
+  try {
+    const { keep, tabs } = await intents;
+    const intent = await keep(name, (kept) => (kept && !kept.done ? kept : own));
+    key.value = intent.key;
+    tabs.postMessage(name);
+  } catch {
+    // This browser can store nothing, so the form buys with its own key.
+  }
+  form.submit();
+});
