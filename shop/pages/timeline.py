@@ -88,12 +88,12 @@ def _of_payment(payment: Payment, order: Receipt) -> Iterator[TimelineEntry]:
     note = in_words(payment.note, {item.sku: item.name for item in order.items})
     if payment.outcome == Payment.Outcome.PAID:
         amount = money(payment.amount, payment.currency)
-        by_word = payment.reference.startswith(BY_CUSTOMER)
-        paid = (
-            _("%(amount)s, marked as paid by you; no money moved.")
-            if by_word
-            else _("%(amount)s, reference %(reference)s.")
-        )
+        if payment.reference.startswith(BY_CUSTOMER):
+            paid = _("%(amount)s, marked as paid by you; no money moved.")
+        elif "/" in payment.reference:  # References of a provider contain no slash.
+            paid = _("%(amount)s, recorded by the shop.")
+        else:
+            paid = _("%(amount)s, reference %(reference)s.")
         detail = paid % {"amount": amount, "reference": payment.reference}
         yield TimelineEntry(_("Paid"), payment.received_at, f"{detail} {note}".strip())
         yield from _returned(order)

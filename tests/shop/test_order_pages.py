@@ -14,6 +14,7 @@ from django.test import Client
 from django.utils.html import strip_tags
 from redis import Redis
 
+from shop.admin.recording import BY_OPERATOR
 from shop.models import Order, Payment, UnmatchedReport
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order, pay_order
@@ -250,6 +251,17 @@ def test_returned_units_and_their_money_are_in_the_time_line(client: Client, ord
     assert "All units were returned" in words(page)
     assert events(page)[-1] == "9.90 EUR taken back by the payment provider"
     assert_conserved()
+
+
+@pytest.mark.parametrize(
+    ("language", "says"), [("en", "19.80 EUR, recorded by the shop."), ("zh-CN", "19.80 EUR，由商店登记。")]
+)
+def test_a_payment_without_a_reference_of_the_provider_is_recorded_by_the_shop(
+    client: Client, order: UUID, language: str, says: str
+) -> None:
+    receive_payment(f"{BY_OPERATOR}{order}", order=order, amount=Order.objects.get(pk=order).total)
+    page = shown(client, order, accept_language=language)
+    assert (says in page, BY_OPERATOR in page) == (True, False)
 
 
 def test_a_second_payment_stands_at_its_time(client: Client, order: UUID, with_provider: None) -> None:

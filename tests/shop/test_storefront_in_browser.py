@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from shop.models import Product, Sale
+from shop.admin.recording import BY_OPERATOR
+from shop.models import Order, Product, Sale
+from shop.orders import payments
+from shop.orders.customer_changes import cancel_order, pay_order
+from shop.orders.expiry import expire_unpaid
+from shop.orders.lookup import LOST
+from shop.orders.returns import return_order
 from shop.pages import sales
-from shop.sales import lifecycle
+from shop.sales import lifecycle, offers
+from shop.waiting import room
 from tests.browser import needs_chromium
 from tests.factories import new_customer, on_sale
 from tests.shop.browser_support import (
@@ -27,8 +36,8 @@ from tests.shop.browser_support import (
     for_each_reader,
     found_by_axe,
 )
-from tests.shop.conftest import buy, raising
-from tests.shop.waiting_support import set_rate
+from tests.shop.conftest import buy, make_due, raising
+from tests.shop.waiting_support import enter_all, set_rate, with_room
 
 __all__ = ["browser", "enter"]  # the fixtures
 
@@ -140,6 +149,61 @@ def test_the_pages_of_sales(walk: Any, language: str, viewport: dict[str, int]) 
     buyer.go("/waiting/sale-room/", "room")
     buyer.go("/orders/", "orders")
     buyer.go(f"/orders/{order}/", "order")
+
+
+ENDED: dict[str, Callable[[UUID, int], Any]] = {
+    "cancelled": lambda order, customer: cancel_order(order, customer=customer),
+    "expired": lambda order, _: (make_due(order), expire_unpaid()),
+    "over": lambda order, _: make_due(order),
+    "paid": lambda order, customer: pay_order(order, customer=customer),
+    "recorded": lambda order, _: payments.receive_payment(
+        f"{BY_OPERATOR}{order}", order=order, amount=Decimal("19.80")
+    ),
+    "refunded": lambda order, customer: (ENDED["paid"](order, customer), return_order(order, by=customer)),
+    "partly refunded": lambda order, customer: (
+        ENDED["paid"](order, customer),
+        return_order(order, by=customer, returned={"lp": 1}),
+    ),
+    "rejected": lambda order, _: Order.objects.filter(pk=order).update(
+        state=Order.State.REJECTED, reason="lp: 2 wanted, 1 left"
+    ),
+    "lost": lambda order, _: Order.objects.filter(pk=order).update(state=Order.State.REJECTED, reason=LOST),
+}
+"""What has happened to an order, by the state of its page."""
+
+
+@for_each_reader
+def test_the_pages_of_orders_in_all_states(walk: Any, language: str, viewport: dict[str, int]) -> None:
+    customer = new_customer()
+    offer = on_sale({"lp": 30})
+    Sale.objects.filter(pk=offer.sale).update(name="Sale", slug="sale-lp")
+    orders = {name: buy(offer, customer, lp=2).order.pk for name in ENDED}
+    for name, change in ENDED.items():
+        change(orders[name], customer)
+    buyer = walk(language, viewport, customer)
+    for name, order in orders.items():
+        buyer.go(f"/orders/{order}/", f"order {name}")
+        assert buyer.page.locator("header .actions, header .lead, header .hint").count(), name
+    buyer.go("/orders/", "orders in all states")
+
+
+@for_each_reader
+def test_the_pages_of_a_waiting_room_in_all_states(
+    walk: Any, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    customer, sales = new_customer(), {}
+    for state, coming in {"draw": True, "lost": True, "ended": False}.items():
+        sales[state] = with_room(coming=coming)
+        Sale.objects.filter(pk=sales[state].sale).update(name="Sale", slug=f"sale-{state}")
+        offers.forget(sales[state].sale)
+    buyer = walk(language, viewport, customer)
+    with monkeypatch.context() as patch:
+        patch.setattr(room, "TURN", 0 * room.TURN)
+        for state in ("draw", "ended"):
+            enter_all(offers.get(sales[state].sale), [customer])
+    for state in sales:
+        buyer.go(f"/waiting/sale-{state}/?entered", f"room {state}")
+        assert buyer.page.locator(".room").get_attribute("data-state") == state
 
 
 def buy_one(customer: int) -> Any:
