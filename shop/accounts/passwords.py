@@ -1,15 +1,28 @@
-"""The rule for the length of new passwords."""
+"""The rules for new passwords, in the words of the shop."""
 
 from __future__ import annotations
 
-from django.contrib.auth.password_validation import MinimumLengthValidator
+from django.contrib.auth.password_validation import CommonPasswordValidator, MinimumLengthValidator
 from django.utils.translation import gettext as _
 
 
 class LongEnough(MinimumLengthValidator):
-    """Django's minimum length with a message of the shop, because Django's message has no Chinese translation."""
+    """Django's minimum length with texts of the shop.
+
+    Django's message has no Chinese translation, and its hints in Chinese address customers less politely.
+    """
 
     def get_error_message(self) -> str:
         return _("This password is too short. Use at least %(characters)d characters.") % {
             "characters": self.min_length
         }
+
+    def get_help_text(self) -> str:
+        return _("Use at least %(characters)d characters.") % {"characters": self.min_length}
+
+
+class NotCommon(CommonPasswordValidator):
+    """Django's list of common passwords with a hint of the shop."""
+
+    def get_help_text(self) -> str:
+        return _("Use no password that is common.")

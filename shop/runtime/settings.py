@@ -419,7 +419,7 @@ AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
 PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "shop.accounts.passwords.LongEnough"},
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "shop.accounts.passwords.NotCommon"},
 ]
 ACCOUNT_ADAPTER = "shop.accounts.adapter.AccountAdapter"
 ACCOUNT_FORMS = {

@@ -325,6 +325,7 @@ def test_a_page_is_in_the_language_of_its_reader(client: Client, path: str) -> N
     english, chinese = (visible(text(page)) for page in pages)
     assert not re.search(r"[\u4e00-\u9fff]", english.replace("简体中文", ""))
     assert foreign_words(chinese) == set()
+    assert "你" not in chinese, "Django's translations say so; the shop says 您"
     for page in pages:
         assert page.headers["Content-Security-Policy"] == STRICT
         assert "no-store" in page.headers["Cache-Control"]
@@ -349,6 +350,7 @@ def test_what_is_wrong_is_said_in_the_language_of_the_reader(client: Client, pat
     page = reader.post(f"/account/{path.strip()}", WRONG_FORMS[path], **CHINESE)
     assert (page.status_code, "errorlist" in text(page)) == (200, True)
     assert foreign_words(visible(text(page))) == set()
+    assert "你" not in visible(text(page))
 
 
 def foreign_words(chinese: str) -> set[str]:
