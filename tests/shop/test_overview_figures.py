@@ -139,7 +139,7 @@ def test_the_overview_shows_the_real_figure(
     admin_client: Client, redis: Redis, monkeypatch: pytest.MonkeyPatch, figure: str
 ) -> None:
     def shows(pattern: str) -> bool:
-        monkeypatch.setattr(document, "shared", document.Shared())  # a new cache
+        monkeypatch.setattr(document, "shared", document.SharedFigures())  # a new cache
         parts = admin_client.get("/admin/live/").json()["parts"]
         of_servers = re.findall(r"<dt>(.*?)</dt>(.*?)</div>", parts["figures"], re.DOTALL)
         shown = {name: text(value) for name, value in [*of_servers, ("verdict", parts["verdict"])]}
