@@ -103,16 +103,13 @@ class Cache(Generic[Key, Value]):
         """
         now = time.monotonic()
         entry = self.get(key)
-        usable = now < entry.expires_at
-        if usable:
-            claimed = None if now < entry.refresh_at else self.claim({key: entry}, until=entry.expires_at)
-            if claimed is None:
-                return entry.value
-            entry = claimed[key]
-        else:
-            return self._load_once(key, entry, load, ttl, stale_while_loading=stale_while_loading)
+        if now >= entry.expires_at:
+            return self._load_once(key, entry, load, ttl, waits=not stale_while_loading)
+        claimed = None if now < entry.refresh_at else self.claim({key: entry}, until=entry.expires_at)
+        if claimed is None:
+            return entry.value
         try:
-            return self._load(key, entry, load, ttl)
+            return self._load_once(key, claimed[key], load, ttl, waits=False)
         except stale_if:
             return entry.value
 
@@ -131,22 +128,31 @@ class Cache(Generic[Key, Value]):
         load: Callable[[Key], Value | None],
         ttl: TimeToLive,
         *,
-        stale_while_loading: bool,
+        waits: bool,
     ) -> Value | None:
+        """Load a value, unless another caller is loading it or has just loaded it.
+
+        Args:
+            entry: the entry of the key, as the caller has read it.
+            waits: wait for the other caller, even if there is an older value.
+        """
         if ttl == 0:  # Without caching, a shared load could return a value from before this call.
             return self._load(key, entry, load, ttl)
         mine: Future[Value | None] = Future()
         with self._mutex:
+            newest = self.get(key)
+            if newest is not entry and time.monotonic() < newest.expires_at:
+                return newest.value
             loading = self._loading.setdefault(key, mine)
         if loading is not mine:
-            if stale_while_loading and entry.value is not None:
+            if entry.value is not None and not waits:
                 return entry.value
             # Return the connection to the pool before waiting: the thread that loads the value may need it.
             if not connection.in_atomic_block:
                 connection.close()
             return loading.result()
         try:
-            mine.set_result(self._load(key, entry, load, ttl))
+            mine.set_result(self._load(key, newest, load, ttl))
         except BaseException as error:
             mine.set_exception(error)
         finally:
