@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -39,6 +40,7 @@ class Lua(Strategy):
         counters = self.counters()
         counters.unended = self.unended
         counters.end_again()
+        leave_ended_session()
         counters.take(order)
         try:
             save_admitted(order, order.skus, counters, save)
@@ -106,6 +108,26 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
     return {sku: change for sku, change in changes.items() if change is not None}
 
 
+def leave_ended_session() -> None:
+    """Get a live connection to Postgres, without asking Postgres. Call it before units are taken in Redis.
+
+    After a restart of Postgres, the first statement on each old connection of the pool fails. If an order failed there,
+    nobody would know whether it was committed, and its units would stay reserved until reconciliation.
+    """
+    connection.ensure_connection()
+    # An idle session has nothing to read, unless Postgres has ended it.
+    while _has_something_to_read(connection.connection.pgconn.socket):
+        connection.connection.close()
+        connection.close()
+        connection.ensure_connection()
+
+
+def _has_something_to_read(socket: int) -> bool:
+    poll = select.poll()  # select.select() accepts no file descriptor above 1023.
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters, save: Save) -> None:
     """Save an order that Redis has admitted, and end its reservation.
 
@@ -114,10 +136,8 @@ def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters,
     """
     # An error may hide a COMMIT that Postgres has carried out. Then the reservation stays, and reconciliation asks
     # Postgres whether the order exists.
-    may_be_committed = False
+    may_be_committed = True  # The one statement commits by itself.
     try:
-        connection.ensure_connection()
-        may_be_committed = True  # The one statement commits by itself.
         if not save_at_once([order], save, stock.taking(order.units)):
             may_be_committed = False
             with transaction.atomic(durable=True):

@@ -16,7 +16,7 @@ from inventory.counters.segmented import SegmentCounters, segment_name
 from inventory.counters.whole import UNENDED, Unended
 from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, StockReserved
 from inventory.requests import OrderRequest, Placement, Save, Saved
-from inventory.strategies.lua import save_admitted, verify_sold_out
+from inventory.strategies.lua import leave_ended_session, save_admitted, verify_sold_out
 from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged
 
 
@@ -49,6 +49,7 @@ class SegmentedRedis(Segmented):
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
         self.counters().end_again()
+        leave_ended_session()
         return super()._place(order, save)
 
     def segment_units(self, sku: str) -> dict[int, int]:

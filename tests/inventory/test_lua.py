@@ -18,7 +18,7 @@ from inventory.counters.whole import RESERVATIONS, Counters
 from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.requests import OrderRequest, Placement, ReturnedUnits, Save, Taking, save_one
-from inventory.strategies import registry
+from inventory.strategies import lua, registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, interleaved, new_request, preheated
@@ -228,6 +228,27 @@ def test_an_unknown_end_of_the_one_statement_keeps_the_reservation(
     assert units(counters) == (2 - len(reserved), reserved)
     assert ledger.figures()["a"].on_hand == (1 if committed else 2)
     assert ledger.figures()["a"].conserved
+
+
+@pytest.mark.parametrize("looks", [True, False], ids=["looks", "control"])
+def test_after_a_restart_of_postgres_no_units_stay_reserved(
+    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch, looks: bool
+) -> None:
+    """The first statement on a connection that Postgres has ended fails, and nobody knows whether it was committed."""
+    if not looks:
+        monkeypatch.setattr(lua, "leave_ended_session", lambda: None)
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (pid,) = cursor.fetchone()
+    elsewhere(lambda: execute(f"SELECT pg_terminate_backend({pid}, 5000)"))
+    if looks:
+        strategy.place(new_request(("a", 1)), ledger.save)
+        ledger.assert_law(a=(1, 1))
+    else:
+        with pytest.raises(OperationalError):
+            strategy.place(new_request(("a", 1)), ledger.save)
+        connection.close()
+        assert units(counters) == (1, {"a": 1})
 
 
 def test_giving_back_on_any_error_admits_a_sold_unit(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
