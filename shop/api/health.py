@@ -30,11 +30,11 @@ cache: Cache[str, dict[str, bool]] = Cache()
 
 
 def readiness() -> dict[str, bool]:
-    """Return whether Postgres and Redis can be used, from a check that is at most `TTL` seconds old.
+    """Return whether Postgres and Redis can be used.
 
-    Frequent health checks must not load the servers, so only one thread at a time checks them. The others get the last
-    result, even if it is older. A check opens a new connection to Postgres: those in the pool may all be busy, or still
-    be connected to a server that no longer answers.
+    Frequent health checks must not load the servers. So a result is used for `TTL` seconds, and then one thread checks
+    again. The others get the last result meanwhile, for the 6 s that a check may take. It opens a new connection to
+    Postgres: those in the pool may all be busy, or still be connected to a server that no longer answers.
     """
     checked = cache.get_or_load("servers", lambda _: _check(), ttl=TTL, stale_while_loading=True)
     return checked or {}

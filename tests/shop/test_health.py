@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from shop.postgres import BoundedConnection
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import Gone
 from tests.shop.web_server import ask, connect, web_server
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -57,6 +59,25 @@ def test_without_memory_each_check_opens_one(connections_made: list[Any], monkey
     for _ in range(3):
         assert APIClient().get("/health/").status_code == 200
     assert len(connections_made) == 3
+
+
+def test_while_one_caller_checks_others_get_the_last_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise frequent checks of a server that does not answer would keep all threads of the process waiting."""
+    checking, go_on = threading.Event(), threading.Event()
+
+    def check() -> dict[str, bool]:
+        checking.set()
+        assert go_on.wait(PATIENCE)
+        return {"postgres": False, "redis": True}
+
+    health.cache.put("servers", {"postgres": True, "redis": True}, refresh_at=0.0, expires_at=0.0)
+    monkeypatch.setattr(health, "_check", check)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(health.readiness)
+        assert checking.wait(PATIENCE)
+        assert health.readiness() == {"postgres": True, "redis": True}
+        go_on.set()
+        assert first.result(PATIENCE) == {"postgres": False, "redis": True}
 
 
 def test_started_waits_for_servers_and_migrations_and_then_stays(visitor: APIClient, postgres_gone: Gone) -> None:
