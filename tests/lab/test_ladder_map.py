@@ -15,7 +15,9 @@ from lab.ladder.catalogue import LADDER
 from lab.site.pages import lessons, source
 from lab.site.pages.ladder_map import searched_text
 from lab.site.pages.levels import LEVELS, Level, levels_of
+from lab.site.pages.rung_results import results_of
 from lab.site.pages.texts import ARTICLES, TRACKS
+from tests.docs.pages import PAGES
 
 FLAWED = [entry for entry in LADDER.values() if entry.flaw]
 
@@ -143,6 +145,16 @@ def test_the_difference_from_the_fix_has_whole_lines_of_code() -> None:
             if kind != "place":
                 assert line[1:] in (*files[0], *files[1], "") or line[1:].startswith("class …")
             assert not re.match(r".    (slug|title|flaw|fixed_by|source) =", line)
+
+
+# Few schedules
+
+
+def test_the_documentation_names_the_sales_with_few_schedules() -> None:
+    results = map(results_of, LADDER.values())
+    few = {each.entry.slug: each.verdict["schedules"] for each in results if each.verdict and each.few_schedules}
+    sentence = PAGES["docs/search.md"].partition('"All" may be few')[2].partition(".")[0]
+    assert {slug: int(schedules) for schedules, slug in re.findall(r"(\d+) for `([\w-]+)`", sentence)} == few
 
 
 # Story and sources

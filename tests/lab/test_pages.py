@@ -106,6 +106,31 @@ def test_a_verdict_names_its_bounds(
         assert page.count(SEARCHED[language, exhausted, faults]) == 1
 
 
+@pytest.mark.parametrize(
+    ("slug", "searched", "explained"),
+    [
+        ("guarded-update", {"schedules": 19}, True),
+        ("guarded-update", {"schedules": 20}, False),
+        ("guarded-update", {"schedules": 19, "exhausted": False}, False),
+        ("renewal", {"schedules": 19}, False),
+        ("compute-and-overwrite", {"schedules": 1}, False),
+    ],
+)
+def test_the_pages_of_a_sale_say_why_few_schedules_were_searched(
+    reader: Client, monkeypatch: pytest.MonkeyPatch, slug: str, searched: dict[str, Any], explained: bool
+) -> None:
+    monkeypatch.setattr(witness, "verdict", lambda of: {**VERDICT, **searched} if of == slug else None)
+    for page in ("", "play/"):
+        shown = text(reader.get(f"/lab/rungs/{slug}/{page}"))
+        assert shown.count("saves its order in one statement") == explained
+        assert (
+            "每个客户端只用一条语句保存订单" in text(reader.get(f"/lab/rungs/{slug}/{page}", headers=CHINESE))
+        ) == explained
+        said = re.search(r"Each client saves its order.*", shown)
+        for file in re.findall("<code>(tests/.*?)</code>", said[0] if said else ""):
+            assert (ROOT / file).is_file()
+
+
 @pytest.mark.parametrize("slug", ["no-lock", "renewal", "compute-and-overwrite", "guarded-update"])
 def test_a_rung_page_has_source_run_lesson_and_neighbours(reader: Client, slug: str) -> None:
     response = reader.get(f"/lab/rungs/{slug}/")

@@ -10,6 +10,9 @@ from lab.claims import witness
 from lab.claims.witness import Witness
 from lab.ladder.catalogue import LADDER, LadderEntry, Track
 
+FEW_SCHEDULES = 20
+"""If all schedules of a sale are fewer than this, its clients do little but send the one statement of their order."""
+
 
 @dataclass(frozen=True)
 class RungResults:
@@ -40,6 +43,13 @@ class RungResults:
         if verdict is None or self.entry.claim == "flawed":
             return ()
         return (verdict, *verdict.get("also", ()), *verdict.get("deep", ()))
+
+    @property
+    def few_schedules(self) -> bool:
+        """Whether a page has to say why the search of a sound way of selling tried so few schedules."""
+        if self.verdict is None or self.entry.track != "stock" or self.entry.claim == "flawed":
+            return False
+        return bool(self.verdict["exhausted"]) and self.verdict["schedules"] < FEW_SCHEDULES
 
 
 def rungs_of(track: Track) -> list[LadderEntry]:
