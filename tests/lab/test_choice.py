@@ -239,7 +239,10 @@ def test_what_a_dead_machine_means_is_read_from_the_code() -> None:
     machine, network = MEASURED, MEASURED + 1
     assert cells("advisory")[machine] == cells("database-row")[machine] == "40 s, by TCP keepalives."
     assert cells("advisory")[network] == "As with a dead machine. The holder notices after 15 s."
-    assert cells("guarded-update")[machine] == "10 s after its last statement, by the limit on idle transactions."
+    assert cells("optimistic")[machine] == "10 s after its last statement, by the limit on idle transactions."
+    assert cells("guarded-update")[machine] == cells("group-commit")[machine] == cells("lua")[machine]
+    assert cells("lua")[machine].startswith("At once: its one statement commits by itself.")
+    assert cells("lua")[machine].endswith(" 10 s after its last statement.")
 
 
 # The documentation

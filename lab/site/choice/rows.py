@@ -98,7 +98,7 @@ def _lock(
 
 
 def _strategy(
-    slug: str, title: str, strategy: str, *, needs: str, when: str, held: Silence = silence.TRANSACTION
+    slug: str, title: str, strategy: str, *, needs: str, when: str, held: Silence = silence.STATEMENT
 ) -> ChoiceRow:
     """Return the row of a strategy without a lock around it."""
     return ChoiceRow(slug, title, rung=strategy, needs=needs, when=when, silence=held, strategy=strategy, guarded=True)
@@ -203,6 +203,7 @@ ROWS = (
         "optimistic",
         needs=POSTGRES,
         when=gettext_noop("Many products with few customers each."),
+        held=silence.TRANSACTION,
     ),
     ChoiceRow(
         "segmented",

@@ -87,6 +87,14 @@ TRANSACTION = Silence(
     f"{POSTGRES}/runtime-config-client.html#GUC-IDLE-IN-TRANSACTION-SESSION-TIMEOUT",
     process=CLOSED,
 )
+STATEMENT = Silence(
+    gettext_noop(
+        "At once: its one statement commits by itself. In a transaction, {idle_transaction} s after its last statement."
+    ),
+    gettext_noop("As with a dead machine. Nothing was sold, unless the statement or the commit had arrived."),
+    TRANSACTION.source,
+    process=CLOSED,
+)
 SCRIPT = Silence(
     gettext_noop("At once: a script runs as a whole or not at all."),
     gettext_noop("As with a dead machine. The order is queued if the script had arrived."),
