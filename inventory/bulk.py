@@ -1,4 +1,4 @@
-"""Sell to many orders in one transaction: one UPDATE takes the stock, and one call of `save` writes the orders."""
+"""Sell to many orders together: one UPDATE takes the stock, in one statement with `save` or in one transaction."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ class Strategy(ABC):
         """Take the stock of every item and save the order, or do neither.
 
         Args:
-            save: writes the order in the transaction that the strategy has opened.
+            save: writes the order in the transaction that the strategy has opened, or in the one statement that also
+                takes the stock, see `SaveAtOnce`.
             saved: returns which orders with a reservation are saved; needed to verify "sold out".
 
         Returns:

@@ -1,4 +1,4 @@
-"""`group-commit`: save the orders that wait in one process together, in one transaction."""
+"""`group-commit`: save the orders that wait in one process together, in one statement or transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class GroupCommit(Strategy):
     """One thread of a process saves all orders that wait there. New orders form the next batch meanwhile.
 
     Guarantees: no unit is sold twice, as with `guarded-update`. Orders get units in order of arrival. If one order
-    makes the transaction fail, only that order fails.
+    causes an error in Postgres, only that order fails.
     Costs: an order may wait for the previous batch, and 2 ms for other orders to join its own. Batches of different
     processes wait for each other's lock of the stock row.
     Choose it: by default. It needs nothing but Postgres. Row and disk are written once per batch, so an order costs
@@ -40,7 +40,7 @@ class GroupCommit(Strategy):
 def commit(
     orders: Sequence[OrderRequest], save: Save, *, lock_timeout: float | None = None
 ) -> list[BaseException | None]:
-    """Save a batch. When its transaction fails, save the orders one by one.
+    """Save a batch. If an error undoes it, save the orders one by one.
 
     Args:
         lock_timeout: see `bulk.commit`.

@@ -25,7 +25,7 @@ from inventory.strategies.lua import Lua
 logger = logging.getLogger(__name__)
 
 BATCH = 500
-"""Maximum number of orders that a worker saves in one transaction."""
+"""Maximum number of orders that a worker saves together, in one statement or transaction."""
 
 
 class LuaQueue(Lua):
@@ -120,7 +120,7 @@ class LuaQueue(Lua):
                 looked_twice = True
 
     def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
-        """Save orders in one transaction. If it fails, save each alone. Orders that still fail become dead letters."""
+        """Save orders together. If an error undoes that, save each alone. One that still fails is a dead letter."""
         orders = [entry.order for entry in entries if entry.order]
         try:
             if len(orders) < len(entries):

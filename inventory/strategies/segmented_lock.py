@@ -27,7 +27,8 @@ class SegmentedLock(Segmented):
     Guarantees: those of `redis-lock` for each segment, including fencing tokens. "Sold out" is answered only after one
     statement has added up all units of the sku. If only all segments together have enough units, the order locks all of
     them, takes its units from the total, and rebalances the rest.
-    Costs: up to N locks and N rows for the last units.
+    Costs: up to N locks and N rows for the last units. An order always takes steps in a transaction, never the one
+    statement of `redis-lock`.
     Choose it: when `redis-lock` is right, but one lock for a sku is too slow.
     """
 
