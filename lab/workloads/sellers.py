@@ -5,6 +5,7 @@ A seller also reports what its tables contain at the end, as `lab.checkers.stock
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -244,7 +245,10 @@ def _row(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _file_lock(sku: str) -> SteppingProcessLock:
-    return SteppingProcessLock(Path(gettempdir()), f"last-unit-lab-{connection.settings_dict['NAME']}-{sku}")
+    # The whole address of the database is in the name: labs of two checkouts have databases of one name.
+    database = "{HOST}:{PORT}/{NAME}".format_map(connection.settings_dict)
+    name = hashlib.sha256(f"{database}/{sku}".encode()).hexdigest()
+    return SteppingProcessLock(Path(gettempdir()), f"last-unit-lab-{name}")
 
 
 def _first(sku: str, segments: int) -> int:
