@@ -25,6 +25,8 @@ class ShopNotFound(Exception):
 
 
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+NO_STRATEGY = ""
+"""The strategy of a sale of a rung. Neither the admin nor the storefront lists a sale without a strategy."""
 BURST_TITLE = "Burst: "
 """Prefix of the name of each sale that is made for a burst."""
 
@@ -99,14 +101,14 @@ def prepare(
     title = BURST_TITLE + (f"{rung}, on the lab's own tables" if rung else strategy)
     names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
     products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
-    # The sale of a rung only has the products and their prices. It was over long ago, so that nobody takes a flawed way
-    # of selling for a sale of one of the shop's strategies. `outcome.close_sale` deletes it.
+    # The sale of a rung only has the products and their prices. It was over long ago, and has no strategy: no list
+    # shows a flawed way of selling as a sale of one of the shop's strategies. `outcome.close_sale` deletes it.
     opens_at = LONG_AGO if rung else timezone.now()
     sale = Sale.objects.create(
         name=title,
         opens_at=opens_at,
         closes_at=opens_at + timedelta(hours=1),
-        strategy=registry.NAMES[0] if rung else strategy,
+        strategy=NO_STRATEGY if rung else strategy,
     )
     for sku, product in products.items():
         SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)

@@ -47,7 +47,8 @@ def sales(request: HttpRequest) -> HttpResponse:
         "open": [sale for sale, state in states if state == "open"],
         "halted": [(sale, state) for sale, state in states if state != "open"],
         "coming": found.filter(opens_at__gt=time).order_by("opens_at", "pk")[:MAX_SALES],
-        "over": found.filter(closes_at__lte=time).order_by("-closes_at", "-pk")[:MAX_CLOSED_SALES],
+        # A burst of the lab makes a sale that is over and has no strategy.
+        "over": found.filter(closes_at__lte=time).exclude(strategy="").order_by("-closes_at", "-pk")[:MAX_CLOSED_SALES],
     }
     response = render(request, "shop/pages/sales.html", kinds)
     response.headers["Cache-Control"] = PAGE_CACHE_CONTROL
