@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,18 +14,22 @@ from uuid import uuid4
 import psutil
 import pytest
 from django.conf import settings
-from django.db import IntegrityError, InterfaceError, InternalError, OperationalError
+from django.contrib.auth.models import User
+from django.db import IntegrityError, InterfaceError, InternalError, OperationalError, transaction
 from django.test import override_settings
 from django.urls import resolve
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.utils import floatToGoString
 from redis import Redis
 
 from inventory import errors
 from inventory.counters.whole import counter_key
+from inventory.models import StockItem
 from loadtest.tokens import access_token
+from locking import registry
 from shop.api.exception_handler import handle_exception, problem_of
 from shop.metrics import definitions, recorder, recording, report
 from shop.metrics.folder import MetricsFolder
@@ -36,7 +41,9 @@ from tests.docs.pages import PAGES
 from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import order_body
 from tests.shop.metrics_process import FORKED, count_in_a_child, count_in_a_fork, recorded, wait_once_for_the_pool
+from tests.shop.payment_support import session_of
 from tests.shop.test_full_broker import celery
+from tests.shop.test_overview_figures import figures_of
 from tests.shop.web_server import ask, web_server
 from tests.waiting import PATIENCE, wait_for
 
@@ -208,9 +215,11 @@ def _web_processes(server: int) -> set[int]:
 def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
     """A worker's orders saved, stock reconciled, and heartbeats appear. Each stage of an order is measured."""
     queued, sold = on_sale({"a": 5}, strategy="lua-queue"), on_sale({"b": 5}, strategy="lua")
-    grouped = on_sale({"c": 5}, strategy="group-commit")
+    grouped = on_sale({"c": 9}, strategy="group-commit")
+    operator = session_of(User.objects.create_superuser("root").pk)
     variables = {"METRICS_FOLDER": str(tmp_path / "metrics")}
-    with web_server(**variables) as (port, _):
+    log = tmp_path / "web.log"
+    with web_server(log=log, **variables, STOCK_LOCK_WAIT=str(LOCK_WAIT), STOCK_LOCK_TTL=str(LOCK_TTL)) as (port, _):
         assert value(read(port), "shop_processes", role="worker") == 0
         assert [send(port, queued, new_customer()) for _ in range(7)].count(202) == 5
         found = read(port)
@@ -244,6 +253,8 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
             assert value(found, "shop_queue_orders") == value(found, "shop_queue_oldest_seconds") == 0
             wait_for(lambda: told("shop_processes", 1, role="beat"), "beat to appear", timeout=start)
             assert value(read(port), "shop_processes", role="worker") == 1
+            wait_for(lambda: overview(port, operator)["Beat"] == "alive", "the overview to say so")
+            assert overview(port, operator)["Workers"] == "1"
             (repaired,) = [line for line in map(json.loads, part.lines("{")) if "Repaired" in line["message"]]
             assert (repaired["task"], repaired["level"]) == ("shop.runtime.tasks.reconcile", "WARNING")
         wait_for(lambda: value(read(port), "shop_processes", role="worker") == 0, "the worker to be gone")
@@ -251,7 +262,81 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
         assert value(found, "shop_processes", role="beat") == 0
         assert value(found, "shop_queue_done_total", result="saved") == 5, "its counts stay"
         assert value(found, "shop_drift_units") is None, "what it said of its present is gone"
+        assert_waits_are_told(port, log, operator, redis, grouped, queued)
     assert sold.sale
+
+
+LOCK_WAIT, LOCK_TTL = 0.3, 1.0
+"""Settings of the web server whose metrics are read, in seconds."""
+
+
+def assert_waits_are_told(port: int, log: Path, operator: str, redis: Redis, grouped: OnSale, sold_out: OnSale) -> None:
+    """Let orders wait for a batch, for a stock lock, and for a connection of the pool, and let one lose its lock.
+
+    Orders wait for rows that this test has locked, one on each connection of the web process, and one more.
+    """
+    size = settings.WEB_DATABASE_CONNECTIONS
+    locked, plain = on_sale({"d": 5}, strategy="redis-lock"), on_sale({"e": 5})
+    busy = 4 + 1 + (size - 2) + 1  # the batch, the holder of the lock, the other connections, one without
+    before = read(port)
+
+    def grown(metric: str, **labels: str) -> float:
+        return (value(read(port), metric, **labels) or 0) - (value(before, metric, **labels) or 0)
+
+    with ThreadPoolExecutor(busy + 1) as pool:
+
+        def order(times: int, offer: OnSale, sku: str) -> list[Future[int]]:
+            return [pool.submit(send, port, offer, customer, sku=sku) for customer in map(new_customer, [""] * times)]
+
+        assert "p99" not in overview(port, operator), "nobody has ordered in the last seconds"
+        assert {each.result() for each in order(12, sold_out, "a")} == {409}
+        wait_for(lambda: grown("shop_order_request_seconds_count", status="409") == 12, "all to be written")
+        seen = wait_for(lambda: found if "p99" in (found := overview(port, operator)) else None, "the figures")
+        assert 12 / 20 <= float(seen["Refused/s: sold-out"]) <= 12
+        bounds = [0.0, *definitions.LATENCIES, math.inf]
+        within = [grown("shop_order_request_seconds_bucket", status="409", le=floatToGoString(each)) for each in bounds]
+        for name, share in (("Orders answered, p50", 0.5), ("p99", 0.99)):
+            at = next(at for at, count in enumerate(within) if count >= share * 12)
+            assert bounds[at - 1] <= milliseconds(seen, name) / 1000 <= bounds[at], "the same as in /metrics"
+
+        with transaction.atomic():
+            list(StockItem.objects.select_for_update().filter(sku__in="cde"))
+            sent = [*order(4, grouped, "c"), *order(2, locked, "d")]
+            wait_for(lambda: any(each.done() for each in sent), "one to give up its wait for the lock")
+            assert registry.force_release(redis, "stock:d", by="this test")
+            sent += order(size - 1, plain, "e")
+            gauges = {"web_threads_busy": busy, "postgres_pool_idle": 0, "postgres_pool_waiting": 1}
+
+            def all_wait() -> bool:
+                found = read(port)
+                return all(value(found, f"shop_{name}") == wanted for name, wanted in gauges.items())
+
+            wait_for(all_wait, "the others to wait")
+            wait_for(lambda: "The lease of lock 'stock:d' was lost" in log.read_text(), "the holder to notice")
+        assert sorted(each.result() for each in sent) == [201] * busy + [503]
+    assert send(port, locked, new_customer(), sku="d") == 201, "this one keeps its lock"
+    lock = {"strategy": "redis-lock"}
+    wait_for(lambda: grown("shop_lock_hold_seconds_count", **lock) == 2, "all to be written")
+    assert grown("shop_lock_wait_seconds_count", **lock, granted="yes") == 2
+    assert grown("shop_lock_wait_seconds_count", **lock, granted="no") == 1
+    assert grown("shop_lock_wait_seconds_sum", **lock, granted="no") >= LOCK_WAIT
+    assert grown("shop_lock_hold_seconds_sum", **lock) >= LOCK_WAIT, "as long as the other has waited"
+    assert grown("shop_lock_leases_lost_total", **lock) == 1
+    assert grown("shop_group_commit_orders_sum") == 4
+    assert 1 <= grown("shop_group_commit_orders_count") < 4, "some were saved together"
+    assert value(before, "shop_postgres_pool_connections") == size
+    assert grown("shop_postgres_pool_waits_total") >= 1
+    assert grown("shop_postgres_pool_wait_seconds_total") > 0
+    assert milliseconds(overview(port, operator), "p99") >= 1000 * LOCK_WAIT, "the slowest have waited"
+
+
+def milliseconds(figures: dict[str, str], name: str) -> int:
+    return int(figures[name].removesuffix(" ms"))
+
+
+def overview(port: int, session: str) -> dict[str, str]:
+    """Return the figures of the overview that this web server shows to an operator."""
+    return figures_of(ask(port, "GET", "/admin/live/", Cookie=f"{settings.SESSION_COOKIE_NAME}={session}")[2])
 
 
 def stages(found: Samples, commits: int, batches: int, queued: int) -> Samples | None:

@@ -121,6 +121,13 @@ def a_slow_postgres(redis: Redis) -> Iterator[None]:
         yield
 
 
+def figures_of(document: dict[str, Any]) -> dict[str, str]:
+    """Return the figures in the JSON of the overview by their labels, and the verdict."""
+    parts = document["parts"]
+    shown = re.findall(r"<dt>(.*?)</dt>(.*?)</div>", parts["figures"], re.DOTALL)
+    return {name: text(value) for name, value in [*shown, ("verdict", parts["verdict"])]}
+
+
 FIGURES: dict[str, tuple[Callable[[Redis], AbstractContextManager[None]], str, str]] = {
     "Queued": (three_queued_orders, "0", r"3 oldest 7\d s"),
     "Expire within a minute": (two_unpaid_orders, "0", "2"),
@@ -140,10 +147,7 @@ def test_the_overview_shows_the_real_figure(
 ) -> None:
     def shows(pattern: str) -> bool:
         monkeypatch.setattr(document, "shared", document.SharedFigures())  # a new cache
-        parts = admin_client.get("/admin/live/").json()["parts"]
-        of_servers = re.findall(r"<dt>(.*?)</dt>(.*?)</div>", parts["figures"], re.DOTALL)
-        shown = {name: text(value) for name, value in [*of_servers, ("verdict", parts["verdict"])]}
-        found.append(shown[figure])
+        found.append(figures_of(admin_client.get("/admin/live/").json())[figure])
         return re.fullmatch(pattern, found[-1]) is not None
 
     found: list[str] = []
