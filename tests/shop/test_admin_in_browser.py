@@ -12,7 +12,7 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
-from playwright.sync_api import Browser, Page, Response, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect, sync_playwright
 
 from tests.browser import launch, needs_chromium
 from tests.factories import new_customer, on_sale
@@ -61,7 +61,14 @@ class Operator:
         self.page = context.new_page()
         self.shots = f"{options['viewport']['width']}-{options.get('color_scheme', 'light')}"
         self.complaints: list[str] = []
+        self.missing = ""
         self.page.on("pageerror", lambda error: self.complaints.append(f"{self.page.url}: {error}"))
+        self.page.on("console", self._hear)
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        """Note an error in the console. The browser writes one about the status of a page that does not exist, too."""
+        if message.type == "error" and not (self.missing and message.location["url"].endswith(self.missing)):
+            self.complaints.append(f"{self.page.url}: {message.text}")
 
     def look(self, name: str, path: str = "") -> None:
         """Open a page, and check that axe reports nothing and that it is not wider than the screen."""
@@ -100,12 +107,17 @@ def test_each_kind_of_page_is_accessible_and_fits(live_server: Any, width: int, 
         for name, path in pages:
             operator.look(name, path)
         operator.look("no_match", "/admin/shop/order/?q=nobody")
-        operator.look("not_found", "/admin/nothing/")
+        operator.missing = "/admin/nothing/"
+        operator.look("not_found", operator.missing)
         operator.page.goto(next(path for name, path in pages if name == "shop_order_record_payment"))
         operator.page.get_by_role("button", name="Record the payment").click()
         expect(operator.page.get_by_text("Enter the reference, or say below how it was paid.")).to_be_visible()
         operator.look("form_with_an_error")
         visitor.look("login", "/admin/")
+        with operator.page.expect_console_message():
+            operator.page.evaluate("console.error('noticed')")
+        control = operator.complaints.pop()
+    assert control.endswith(": noticed"), "negative control"
     assert operator.complaints + visitor.complaints == []
 
 
