@@ -34,7 +34,7 @@ def test_the_sale_of_a_flawed_rung_is_in_no_list(live_server: Any, monkeypatch: 
         sent = Buyer(customers[0]).post(burst.path, body, format="json", headers={"Idempotency-Key": "mine"})
         assert sent.status_code == 201
         name = Sale.objects.get(pk=burst.sale).name.partition(",")[0]
-        monkeypatch.setattr(document, "shared", document.Shared())
+        monkeypatch.setattr(document, "shared", document.SharedFigures())
         try:
             return [path for path in LISTS if name in operator.get(path).content.decode()]
         finally:
