@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -397,3 +399,32 @@ def test_looks_are_limited_for_each_customer(buyer: Buyer, other_buyer: Buyer, m
     refused = assert_problem(buyer.get(address), 429, "too-fast")
     assert f"places in waiting rooms {throttles.LOOKS} times in a second" in refused["detail"]
     assert other_buyer.get(address).status_code == 200
+
+
+# Memory of a web process
+
+ARRIVALS = 2000
+KEPT_PER_ARRIVAL = 30
+"""Bytes. What a process keeps for each arrival takes more: an int in a set takes 60."""
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_web_process_keeps_nothing_for_each_waiter(*, kept: bool) -> None:
+    """Memory does not grow with the arrivals. Negative control: a process that keeps an object for each."""
+    offer = offer_at(with_room(rate=1), 1)
+    enter_all(offer, range(1, 101))  # What is loaded once is loaded by now.
+    waiters = []
+    tracemalloc.start()
+    try:
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        for customer in range(101, 101 + ARRIVALS):
+            standing = room.enter(offer, customer)
+            if kept:
+                waiters.append(standing)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert room.look(offer, 1).entered == 100 + ARRIVALS
+    assert (grown > KEPT_PER_ARRIVAL * ARRIVALS) is kept, grown / ARRIVALS
