@@ -140,17 +140,22 @@ def test_before_the_opening_the_page_of_the_sale_shows_the_draw(visit: Visit, la
     expect(page.locator(".product")).to_have_attribute("data-state", "draw")
 
 
-def test_without_javascript_a_buyer_waits_and_buys(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("language", WORDS)
+@pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
+def test_without_javascript_a_buyer_waits_and_buys(
+    visit: Visit, language: str, viewport: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(room, "SLOWEST", 2)
+    enter, number, buy, *_ = WORDS[language]
     offer, slug = crowded()
-    page = visit(java_script_enabled=False).new_page()
+    page = visit(language, viewport=viewport, java_script_enabled=False).new_page()
     page.goto(f"/sales/{slug}/buy/")
-    page.get_by_role("button", name="Enter the waiting room").click()
-    expect(page.locator("[data-shown=headline]")).to_have_text("You are number 812")
+    page.get_by_role("button", name=enter).click()
+    expect(page.locator("[data-shown=headline]")).to_have_text(number)
     set_rate(offer, 5000)
     page.wait_for_url(f"**/sales/{slug}/")  # The page reloads itself.
     page.locator(".buying button").click()
-    page.get_by_role("button", name="Buy").click()
+    page.get_by_role("button", name=buy).click()
     page.wait_for_url("**/orders/*/")
     assert orders_in("pending") == 1
 

@@ -212,10 +212,21 @@ def test_the_form_buys_with_the_ticket_of_the_visitor(visitor: Client) -> None:
     assert orders_in() == 1
 
 
-def test_the_page_of_the_sale_leads_to_the_room() -> None:
-    offer = with_room(coming=True)
-    page = Client().get(address(offer, "sales"))
-    assert address(offer) in text(page)
+@pytest.mark.parametrize(
+    ("headers", "words", "link"),
+    [
+        ({}, "This sale has a waiting room: you buy when it is your turn.", "To the waiting room"),
+        (CHINESE, "该活动设有等候室，轮到您时即可购买。", "前往等候室"),
+    ],
+    ids=["en", "zh"],
+)
+@pytest.mark.parametrize("coming", [True, False])
+def test_the_page_of_the_sale_leads_to_the_room(
+    headers: dict[str, str], words: str, link: str, *, coming: bool
+) -> None:
+    offer = with_room(coming=coming)
+    page = text(Client().get(address(offer, "sales"), headers=headers))
+    assert f'{words} <a href="{address(offer)}">{link}</a>' in page
     assert Client().get(f"{address(offer, 'sales')}now.json").json()["waiting_room"] is True
     assert "waiting" not in text(Client().get(address(on_sale({"b": 1}), "sales"))).partition("sale-data")[0]
 
