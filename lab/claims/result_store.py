@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, TypeVar
@@ -23,11 +24,12 @@ def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | Non
     """Read a file. Return None if it does not exist or cannot be read; the second case is logged once.
 
     Args:
-        parse: converts the JSON to the result.
+        parse: converts the JSON to the result, and does not change it: the next caller may get the same JSON.
         again: the command that writes the file again.
     """
     try:
-        return parse(json.loads(path.read_text(encoding="utf-8")))
+        about = path.stat()
+        return parse(_parsed(path, about.st_ino, about.st_mtime_ns, about.st_size))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
@@ -35,6 +37,16 @@ def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | Non
             _logged.add(path)
             logger.error("%s cannot be read (%r). Make it again with: manage.py %s", path, error, again)
         return None
+
+
+@lru_cache(maxsize=4)
+def _parsed(path: Path, *version: int) -> Any:
+    """Return the JSON in a file. The ladder page reads two files once for each rung.
+
+    Args:
+        version: numbers that change with the file.
+    """
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write(path: Path, value: Any) -> None:

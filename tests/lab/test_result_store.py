@@ -43,6 +43,15 @@ def test_a_reader_reads_the_old_file_to_its_end(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == ["new"]
 
 
+def test_a_file_is_parsed_again_only_after_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    for value in ("old", "new"):  # of the same size
+        result_store.write(path, value)
+        before = result_store._parsed.cache_info().misses
+        assert [result_store.read(path, str, "lab refresh") for _ in range(3)] == [value] * 3
+        assert result_store._parsed.cache_info().misses == before + 1
+
+
 def test_two_writers_do_not_undo_each_other(folder: Path) -> None:
     second = threading.Thread(target=witness.store_stress, args=(LADDER["renewal"], LINE))
 
