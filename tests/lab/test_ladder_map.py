@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from django.utils import translation
 from lab.claims import witness
 from lab.explorer.trace import Step
 from lab.ladder.catalogue import LADDER
-from lab.site.pages import lessons, source
+from lab.site.pages import excerpt, lessons, source
 from lab.site.pages.ladder_map import searched_text
 from lab.site.pages.levels import LEVELS, Level, levels_of
 from lab.site.pages.rung_results import results_of
@@ -134,17 +136,42 @@ def test_of_a_long_file_only_functions_that_took_a_step_are_shown() -> None:
     assert len(code) < len(file.lines) / 3
 
 
-def test_the_difference_from_the_fix_has_whole_lines_of_code() -> None:
+def code_lines(file: Path) -> set[str]:
+    """Return the lines of a file without its imports, and without texts that stand alone, such as docstrings."""
+    tree, lines = ast.parse(file.read_text()), file.read_text().splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return set(lines)
+
+
+def noise_of_differences() -> dict[str, list[str]]:
+    """Return, for each rung with a difference from its fix, the lines that are no whole lines of code."""
+    found: dict[str, list[str]] = {}
     for entry in FLAWED:
         fix = LADDER[entry.fixed_by or ""]
-        changes = source.difference(entry, fix)
-        if changes is None:
+        if (changes := source.difference(entry, fix)) is None:
             continue
-        files = [(source._path_of(rung)).read_text().splitlines() for rung in (entry, fix)]
-        for kind, line in changes:
-            if kind != "place":
-                assert line[1:] in (*files[0], *files[1], "") or line[1:].startswith("class …")
-            assert not re.match(r".    (slug|title|flaw|fixed_by|source) =", line)
+        code = {"", *code_lines(source._path_of(entry)), *code_lines(source._path_of(fix))}
+        shown = [line for kind, line in changes if kind != "place"]
+        found[entry.slug] = [
+            line
+            for line in shown
+            if not (line[1:] in code or line[1:].startswith("class …"))
+            or re.match(r".    (slug|title|flaw|fixed_by|source) =", line)
+        ]
+    return found
+
+
+def test_every_difference_from_a_fix_has_whole_lines_of_code_and_no_docstring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Control: with docstrings, some differences have lines of them."""
+    noise = noise_of_differences()
+    assert len(noise) > 20
+    assert {slug: lines for slug, lines in noise.items() if lines} == {}
+    monkeypatch.setattr(excerpt, "_docstring_lines", lambda tree: set())
+    assert any(noise_of_differences().values())
 
 
 # Few schedules

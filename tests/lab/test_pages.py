@@ -23,7 +23,7 @@ from lab.ladder.stock import RUNGS
 from lab.models import RungOrder
 from lab.sandbox import pool
 from lab.sandbox.pool import borrowed
-from lab.site.pages import lessons, replays
+from lab.site.pages import example_run, lessons, replays, views
 from lab.site.pages.play_session import MOST_CHOICES
 from lab.workloads.registry import can_play
 from shop.models import Order
@@ -223,6 +223,27 @@ def test_the_difference_is_what_the_fix_changes(reader: Client) -> None:
     assert [line for kind, line in changes if kind == "added" and "watch(" in line]
     assert not any("Flawed:" in line or "slug =" in line for _, line in changes), "docstrings and claims are left out"
     assert reader.get("/lab/rungs/lua-release/").context["difference"] is None
+
+
+PARTS = (
+    *('class="story"', 'id="run"', 'data-do="first"', "Nothing has happened yet.", 'class="panel"', 'id="source"'),
+    *('id="lesson"', 'id="figures"', 'class="fold"'),
+)
+"""Parts of a rung's page in their order: the story first, and the player before its first step."""
+
+
+@pytest.mark.slow
+def test_every_rung_tells_its_story_before_the_steps(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = example_run.example_run(LADDER["no-lock"])
+    monkeypatch.setattr(views, "example_run", lambda entry: run)
+    for slug in LADDER:
+        page = text(reader.get(f"/lab/rungs/{slug}/"))
+        places = [page.index(part) for part in PARTS]
+        assert places == sorted(places), slug
+        assert page.count('<p class="now"><code></code>') == 1, "no step is shown before the first"
+        assert ('id="difference"' in page) is bool(LADDER[slug].flaw), slug
+        if LADDER[slug].flaw:
+            assert page.index('id="source"') < page.index('id="difference"') < page.index('id="lesson"'), slug
 
 
 @pytest.mark.parametrize("name", lessons.ESSAYS)
