@@ -62,11 +62,12 @@ clean: $(VENV)/.runtime  ## stop the project's servers and remove their data (no
 
 $(VENV)/.runtime: requirements.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Last Unit needs Python 3.11 or newer. Name one: make PYTHON=python3.12 ...")'
-	@echo "Installing 400 MB into $(VENV) takes a minute or two."
+	@echo "Installing 400 MB into $(VENV). This takes a minute or two, and prints nothing."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	touch $@
 
 $(VENV)/.development: $(VENV)/.runtime requirements-dev.txt
+	@echo "Installing the tools of developers takes another minute, and prints nothing."
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
 	touch $@
