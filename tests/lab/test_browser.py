@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
+from lab.ladder.catalogue import LADDER
 from tests.browser import launch, needs_chromium
 from tests.lab.conftest import WITNESSES
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
-DESKTOP, PHONE = {"width": 1366, "height": 900}, {"width": 390, "height": 844}
+DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 WITNESS = WITNESSES["get-compare-del"].schedule
 WHY = "B and C are inside at the same time."
 
@@ -67,7 +68,7 @@ def test_a_witness_is_stepped_through_without_a_request(open_page: Open) -> None
     current, state = page.locator(".steps [aria-current]"), page.locator(".panel:not([hidden])")
     page.wait_for_load_state("networkidle")
     requests: list[str] = []
-    page.on("request", lambda request: requests.append(request.url))
+    page.on("request", lambda request: request.url.endswith("icon.svg") or requests.append(request.url))
     expect(page.locator("output")).to_have_text(f"0 / {len(WITNESS)}")
     expect(page.get_by_text("Nothing has happened yet.")).to_be_visible()
     expect(state).to_have_count(0)
@@ -160,20 +161,22 @@ PAGES = (
     f"/lab/rungs/get-compare-del/play/?schedule={','.join(WITNESS)}&clients=3",
     "/lab/essays/choosing-a-ttl/",
 )
+SCHEMES = ("light", "dark")
 
 
-def test_the_pages_are_accessible(open_page: Open) -> None:
-    page = open_page("/lab/")
+@pytest.mark.parametrize(("language", "schemes"), [("en", SCHEMES), ("zh-CN", SCHEMES[:1])])
+def test_the_pages_are_accessible(open_page: Open, language: str, schemes: Sequence[Any]) -> None:
+    page = open_page("/lab/", language)
     for address in PAGES:
         page.goto(address)
         if "player" in page.content():
             page.keyboard.press("ArrowLeft")
-        assert_accessible(page)
+        assert_accessible(page, schemes)
 
 
-def assert_accessible(page: Page) -> None:
+def assert_accessible(page: Page, schemes: Sequence[Any] = SCHEMES) -> None:
     """Check on each screen, light and dark, that axe reports nothing and that the page is not wider than the screen."""
-    for viewport, scheme in product((DESKTOP, PHONE), ("light", "dark")):
+    for viewport, scheme in product((DESKTOP, PHONE), schemes):
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=scheme)
         # Wait for animations, so that no colour is still changing.
@@ -182,3 +185,37 @@ def assert_accessible(page: Page) -> None:
         violations = page.evaluate("axe.run()")["violations"]
         found = [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations]
         assert found == [], (page.url, viewport, scheme)
+
+
+# Rows and pictures that fit
+
+LINES = """
+    [...document.querySelectorAll(".ladder li")].map((row) => {
+      const flaw = row.querySelector("summary");
+      const lines = flaw.getBoundingClientRect().height / parseFloat(getComputedStyle(flaw).lineHeight);
+      return [row.querySelector("h4 a").getClientRects().length, Math.round(lines)];
+    })
+"""
+"""Returns the lines of the title and of the flaw for each row of the ladder."""
+
+
+@pytest.mark.parametrize("language", ["en", "zh-CN"])
+def test_the_rows_of_the_ladder_are_short(open_page: Open, language: str) -> None:
+    page = open_page("/lab/", language)
+    for viewport, (title, flaw) in ((DESKTOP, (1, 2)), (PHONE, (2, 3))):
+        page.set_viewport_size(viewport)  # type: ignore[arg-type]
+        lines = page.evaluate(LINES)
+        assert len(lines) == len(LADDER)
+        assert max(row[0] for row in lines) <= title, viewport
+        assert max(row[1] for row in lines) <= flaw, viewport
+
+
+def test_a_long_run_is_not_cut_on_a_phone(open_page: Open) -> None:
+    """The picture of a long run ends where its box ends. Control: with the height of a desktop, it does not."""
+    page = open_page(f"/lab/rungs/setnx/play/?clients=2&schedule=A,crash A{',B' * 20}")
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    hidden = "(box => box.scrollHeight - box.clientHeight)(document.querySelector('.lanes-and-steps'))"
+    assert page.locator(".steps li").count() > 20
+    assert page.evaluate(hidden) == 0
+    page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+    assert page.evaluate(hidden) > 0
