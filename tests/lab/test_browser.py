@@ -219,3 +219,13 @@ def test_a_long_run_is_not_cut_on_a_phone(open_page: Open) -> None:
     assert page.evaluate(hidden) == 0
     page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
     assert page.evaluate(hidden) > 0
+
+
+def test_on_a_phone_each_step_and_the_buttons_stay_in_view(open_page: Open) -> None:
+    page = open_page("/lab/rungs/get-compare-del/")
+    page.set_viewport_size({"width": 390, "height": 400})
+    button = page.get_by_role("button", name="Next")
+    for _ in WITNESS:
+        button.click()
+        expect(page.locator(".steps [aria-current]")).to_be_in_viewport(ratio=1)
+        expect(button).to_be_in_viewport(ratio=1)

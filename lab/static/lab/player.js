@@ -62,6 +62,8 @@ function start(player) {
     veil(at);
     mark(step?.dataset.source ?? "", scroll);
     if (scroll && step) reveal(picture, step);
+    // On a phone, the picture has no box of its own, and the buttons stay in view while the page follows the step.
+    if (scroll && step && getComputedStyle(controls).position === "sticky") step.scrollIntoView({ block: "nearest" });
   }
 
   function veil(place) {
