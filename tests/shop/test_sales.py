@@ -21,7 +21,7 @@ from redis import Redis, RedisError
 
 from inventory import caching, stock
 from inventory.errors import StockNotLoaded
-from inventory.models import StockItem
+from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 from inventory.strategies import registry
 from inventory.strategies.registry import NAMES
 from shop.models import Product, Sale, SaleItem
@@ -47,6 +47,56 @@ def test_a_sale_must_close_after_it_opens(db: None) -> None:
         Sale.objects.create(name="never", opens_at=now, closes_at=now)
     with pytest.raises(ValidationError, match="closes after it opens"):
         Sale(name="never", opens_at=now, closes_at=now).full_clean()
+
+
+def all_rows(redis: Redis) -> list[Any]:
+    """Return the rows of stock and sales without ids, slugs and times, then the contents of Redis, and empty both."""
+    rows: list[Any] = []
+    for model in (StockItem, StockMovement, StockSegment, StockUnit, Product, Sale, SaleItem):
+        names = [field.attname for field in model._meta.concrete_fields if field.attname not in ("id", "slug", "at")]
+        found = [dict(zip(names, row, strict=True)) for row in model.objects.order_by("pk").values_list(*names)]
+        for row in found:
+            row |= {name: type(value) for name, value in row.items() if name.endswith(("_at", "sale_id", "product_id"))}
+        rows.append(found)
+    rows.append({key: redis.dump(key) for key in redis.scan_iter()})
+    for model in (SaleItem, Sale, Product, StockSegment, StockUnit, StockMovement, StockItem):
+        model.objects.all().delete()
+    redis.flushall()
+    return rows
+
+
+@pytest.mark.parametrize("strategy", fast_and_slow(NAMES))
+@pytest.mark.parametrize("preheat", [True, False])
+def test_a_sale_for_tests_is_like_one_that_is_preheated(redis: Redis, strategy: str, preheat: bool) -> None:
+    """`on_sale` writes rows itself. The models, `deliver` and `preheat_sale` would write the same."""
+    units = {"b": 7, "a": 3, "none": 0}
+    on_sale(units, strategy=strategy, limit=2, price="12.50", preheat=preheat)
+    quick = all_rows(redis)
+
+    now = timezone.now()
+    window = {"opens_at": now - timedelta(hours=1), "closes_at": now + timedelta(hours=1)}
+    made = Sale.objects.create(name=f"Sale by {strategy}", strategy=strategy, **window)
+    for sku, received in units.items():
+        if received:
+            stock.deliver(sku, received)
+        product = Product.objects.create(sku=sku, name=sku.title())
+        SaleItem.objects.create(sale=made, product=product, price=Decimal("12.50"), limit=2)
+    if preheat:
+        preheat_sale(made.pk)
+    assert quick == all_rows(redis)
+
+
+def test_a_second_sale_of_the_same_skus_adds_to_their_stock() -> None:
+    first = on_sale({"a": 10, "b": 1})
+    Product.objects.filter(sku="a").update(name="Other")
+    second = on_sale({"a": 5, "b": 0}, opens=timedelta(hours=1), closes=timedelta(hours=2))
+    assert second.products == first.products
+    assert dict(Product.objects.values_list("sku", "name")) == {"a": "Other", "b": "B"}
+    stocked = StockItem.objects.order_by("pk").values_list("sku", "received", "on_hand", "version")
+    assert list(stocked) == [("a", 15, 15, 1), ("b", 1, 1, 0)]
+    assert [*StockMovement.objects.order_by("pk").values_list("item", "units")] == [("a", 10), ("b", 1), ("a", 5)]
+    with pytest.raises(CannotPreheat, match="sells the same skus until"):
+        on_sale({"a": 0}, opens=timedelta(minutes=-30))
 
 
 @pytest.mark.parametrize(
