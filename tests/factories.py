@@ -43,10 +43,11 @@ SAVING = [name for name in registry.NAMES if not registry.get(name).queues]
 DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert-lock", "lock-table", "session-lock"}]
 """One strategy of each kind, for slow tests. `redis-lock` represents all strategies that take a lock first."""
 
-OF_THE_SHOP = ("group-commit", "guarded-update", "lua", "lua-queue", "redis-lock", "unit-rows")
+OF_THE_SHOP = ("group-commit", "guarded-update", "lua", "lua-queue", "unit-rows")
 """Strategies that differ for the shop. The tests of `inventory` cover how each takes stock.
 
-One saves orders together, one does not; one has a counter in Redis, one a queue, one a lock; one splits the stock.
+One saves orders together, one does not; one has a counter in Redis, one a queue; one splits the stock. One with a lock
+saves as `guarded-update` does, once it has the lock: its tests in `inventory` cover the lock.
 """
 
 
