@@ -219,6 +219,11 @@ def assert_conserved() -> None:
     assert all(row.conserved for row in conservation.figures())
 
 
+def messages_of(response: Any) -> list[str]:
+    """Return the messages that a request of the test client has left for the next page, without rendering that page."""
+    return [str(message) for message in response.wsgi_request._messages._queued_messages]
+
+
 def raising(error: BaseException) -> Callable[..., NoReturn]:
     """Return a function that raises the error."""
 

@@ -17,6 +17,7 @@ from django.db import connection
 from django.db.models import Model
 from django.test import Client
 from django.urls import URLPattern, get_resolver
+from django.utils.safestring import mark_safe
 from redis import Redis
 
 from inventory.models import StockItem, StockMovement
@@ -120,6 +121,21 @@ def world(redis: Redis) -> World:
     return World()
 
 
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render no template, for tests that look at statuses and tables only: rendering takes most of a page's time.
+
+    `test_no_address_of_the_admin_fails` and the tests of the pages find a template that fails.
+    """
+    monkeypatch.setattr("django.template.backends.django.Template.render", lambda *_: mark_safe(""))
+
+
+@pytest.fixture
+def posts_unrendered(methods: Sequence[str], request: pytest.FixtureRequest) -> None:
+    if "GET" not in methods:
+        request.getfixturevalue("unrendered")
+
+
 def anonymous() -> Client:
     return Client(raise_request_exception=False)
 
@@ -189,6 +205,7 @@ with_methods = pytest.mark.parametrize(
 
 
 @with_methods
+@pytest.mark.usefixtures("posts_unrendered")
 def test_a_stranger_is_sent_to_the_login(world: World, redis: Redis, methods: Sequence[str]) -> None:
     clients = {role: log_in() for role, log_in in NOBODY.items()}
     before = contents(), redis_contents(redis)
@@ -203,6 +220,7 @@ def test_a_stranger_is_sent_to_the_login(world: World, redis: Redis, methods: Se
 
 
 @with_methods
+@pytest.mark.usefixtures("posts_unrendered")
 def test_a_role_that_may_not_change_anything_changes_nothing(
     world: World, redis: Redis, methods: Sequence[str]
 ) -> None:
@@ -249,6 +267,7 @@ def actions() -> Iterator[tuple[str, str, str]]:
             yield f"/admin/{model._meta.app_label}/{model._meta.model_name}/", str(model._meta.model_name), name
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_an_action_without_its_permission_does_nothing(world: World, redis: Redis) -> None:
     clients = [log_in() for log_in in (*NOBODY.values(), *READERS.values())]
     Sale.objects.update(preheated_at=None)
@@ -270,6 +289,7 @@ DONE = [
 ]
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_the_same_action_with_its_permission_does_it(world: World) -> None:
     """Negative control: with the permission, the same form changes its table, so the form is complete."""
     world.ids["product"] = str(Product.objects.create(sku="b", name="B").pk)
@@ -334,6 +354,7 @@ def test_nul_in_a_cookie_is_refused(db: None) -> None:
         assert anonymous().get("/admin/", headers={"cookie": cookie}).status_code == status
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_an_empty_field_to_look_in_is_the_id(world: World) -> None:
     client, failed = superuser(), []
     for path in LISTS:
@@ -357,6 +378,7 @@ def test_a_lookup_that_no_page_uses_is_refused(db: None) -> None:
             assert (answer.status_code, said in answer.text) == (400, True), (path, query)
 
 
+@pytest.mark.usefixtures("unrendered")
 def test_suggestions_for_any_field_are_no_error(world: World) -> None:
     client, answers = superuser(), {}
     for model in admin.site._registry:
