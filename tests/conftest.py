@@ -177,7 +177,6 @@ SLOW = (
     "test_rungs_under_load",
     "test_browser",
     "test_admin_addresses",
-    "test_provider",
     "test_comparison_curves",
     "test_reentrant",
     "test_local",

@@ -1,10 +1,11 @@
-"""Payments through the simulated provider, with a real shop and provider; tests check the tables."""
+"""Payments through the simulated provider: over HTTP between shop and provider; tests check the tables."""
 
 from __future__ import annotations
 
 import hmac
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,7 +37,6 @@ from tests.shop.payment_support import (
     reported,
     send,
 )
-from tests.shop.web_server import web_server
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -50,15 +50,21 @@ class Pair:
     provider: str
 
 
-@pytest.fixture(scope="module")
-def pair(django_db_setup: None) -> Iterator[Pair]:
-    port = free_port()
-    page = f"http://127.0.0.1:{port}/pay/"
-    with (
-        web_server(PAYMENT_SECRET=SECRET, PAYMENT_PAGE=page, WEB_THREADS="4") as (shop, _server),
-        provider_process(port, f"http://127.0.0.1:{shop}"),
-    ):
-        yield Pair(f"http://127.0.0.1:{shop}", page)
+@pytest.fixture
+def pair(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    """Run the shop and the provider in threads: their processes would take seconds to start, and show no more."""
+    monkeypatch.setattr(reports, "RETRY_DELAYS", (0.1,) * 10)
+    courier = reports.Courier(live_server.url, lambda _line: None)
+    serving = server.Server(("127.0.0.1", 0), Payments(courier))
+    page = f"http://127.0.0.1:{serving.server_port}/pay/"
+    threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        with override_settings(PAYMENT_SECRET=SECRET, PAYMENT_PAGE=page):
+            yield Pair(live_server.url, page)
+    finally:
+        courier.stop()
+        serving.shutdown()
+        serving.server_close()
 
 
 @pytest.fixture
