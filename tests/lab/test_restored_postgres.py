@@ -21,6 +21,8 @@ from lab.workloads.sellers import SKU, QueueSeller, StrategySeller
 from lab.workloads.stock import Demand, QueueWorkload
 from tests.lab.schedule_support import broken_by
 
+pytestmark = pytest.mark.slow
+
 
 class CountsTooFew(StrategySeller):
     """A sale in which Redis offers one unit too few."""
@@ -51,7 +53,7 @@ def searched(slug: str, sandbox: Sandbox) -> Found:
     return explore(build(LADDER[slug], sandbox, NAMES[:2]), bounds, faults_of(LADDER[slug]), None)
 
 
-@pytest.mark.parametrize("slug", ["lua", pytest.param("lua-queue", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("slug", SEARCHES)
 def test_a_unit_that_redis_does_not_count_is_not_sold_out(sandbox: Sandbox, slug: str) -> None:
     found = searched(slug, sandbox)
     assert (broken_by(found), found.exhausted) == (None, True)
@@ -83,9 +85,7 @@ FLAWS = {
 }
 
 
-@pytest.mark.parametrize(
-    "flaw", [pytest.param(flaw, marks=() if slug == "lua" else pytest.mark.slow) for flaw, (slug, *_) in FLAWS.items()]
-)
+@pytest.mark.parametrize("flaw", FLAWS)
 def test_it_is_sold_out_without_the_guard(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, flaw: str) -> None:
     """Negative controls: without one of the guards, the search finds a false "sold out"."""
     slug, strategy, method, instead = FLAWS[flaw]

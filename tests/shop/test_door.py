@@ -190,6 +190,7 @@ def test_paths_headers_and_files_arrive_as_they_were_sent(port: int) -> None:
     assert (status, part) == (206, page[10:20])
 
 
+@pytest.mark.slow
 @on_postgres
 def test_a_stopping_server_loses_no_request() -> None:
     """A stopping server answers the requests that it has accepted, and announces that it closes a connection."""

@@ -33,6 +33,7 @@ def earlier() -> Iterator[Any]:
         MigrationExecutor(connection).migrate(newest)
 
 
+@pytest.mark.slow
 def test_orders_keep_names_currency_and_refunds(earlier: Any) -> None:
     sale_model, order_model, payment_model = (earlier.get_model("shop", name) for name in ("Sale", "Order", "Payment"))
     now, customer, operator = timezone.now(), new_customer(), new_customer()

@@ -15,7 +15,6 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from locking.arguments import LONGEST_SECONDS
-from tests.factories import slow
 
 SETTINGS = Path(settings.BASE_DIR) / "shop/runtime/settings.py"
 YEAR = 31_536_000
@@ -224,7 +223,8 @@ def test_https_is_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(monkeypatch, HTTPS="1", NUM_PROXIES="2")["REST_FRAMEWORK"]["NUM_PROXIES"] == 2
 
 
-@pytest.mark.parametrize("https", ["1", *slow("0")])
+@pytest.mark.slow
+@pytest.mark.parametrize("https", ["1", "0"])
 def test_the_check_for_deployment_finds_nothing(https: str) -> None:
     """Django's check for deployment finds no problem. Negative control: without HTTPS it does."""
     given = {"HTTPS": https, "SECRET_KEY": secrets.token_hex(32), "LAB_ENABLED": "0"}
