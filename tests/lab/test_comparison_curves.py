@@ -357,10 +357,10 @@ def test_a_linear_chart_begins_at_zero() -> None:
     ],
 )
 def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None:
-    called: set[Path] = set()
+    called: set[str] = set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:
-        called.add(Path(frame.f_code.co_filename))
+        called.add(frame.f_code.co_filename)
 
     def run(plan: Plan) -> ClientResults:
         threading.setprofile(note)
@@ -370,7 +370,7 @@ def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None
             threading.setprofile(None)  # type: ignore[arg-type]
 
     assert bursts.measure(run, strategy, create_customers(2), seconds=60, units=5).placed == 5
-    files = {path.relative_to(ROOT) for path in called if path.is_relative_to(ROOT)}
+    files = {path.relative_to(ROOT) for path in map(Path, called) if path.is_relative_to(ROOT)}
     measured = [Path(place) for place in staleness.MEASURED[part]]
     ours = {file for file in files if file.parts[0] in ROOMS}
     assert len(ours) >= 5

@@ -27,8 +27,8 @@ from tests.loadtest.conftest import CHECKOUT
 in_process = pytest.mark.django_db(transaction=True)
 
 
-def sizes(**others: Any) -> argparse.Namespace:
-    return argparse.Namespace(rounds=1, seconds=0.5, **others)
+def sizes(seconds: float = 0.5, **others: Any) -> argparse.Namespace:
+    return argparse.Namespace(rounds=1, seconds=seconds, **others)
 
 
 def ignore(_: str) -> None:
@@ -63,7 +63,7 @@ def test_orders_that_hold_all_locks_are_counted(redis: Redis) -> None:
 
 @in_process
 def test_contention_is_measured(redis: Redis) -> None:
-    alone, many = contention.measure_rounds(clients.run, create_customers(8), sizes(clients=(1, 8)), ignore)
+    alone, many = contention.measure_rounds(clients.run, create_customers(8), sizes(0.2, clients=(1, 8)), ignore)
     assert (alone["clients"], many["clients"]) == (1, 8)
     assert all(row[name]["orders_per_s"] > 0 for row in (alone, many) for name in ("optimistic", "row-lock"))
     assert all(row[name]["p50_ms"] <= row[name]["p95_ms"] for row in (alone, many) for name in contention.STRATEGIES)
