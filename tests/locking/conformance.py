@@ -7,7 +7,6 @@ class. A flawed lock lists in `FAILS` the tests that it must fail; if it passes 
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import re
 import signal
@@ -28,6 +27,7 @@ import pytest
 from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, NotOwner
 from locking.renewal import watchdog
 from tests.locking import actors
+from tests.locking.greenlets import add_in_greenlets
 from tests.locking.proxy import Link, linked
 from tests.locking.support import (
     Cell,
@@ -37,6 +37,7 @@ from tests.locking.support import (
     Recipe,
     RemoteRecipe,
     acquired,
+    collect,
     end_of,
     in_fork,
     paused,
@@ -217,7 +218,7 @@ class LockConformance(ABC):
         def acquire_and_drop() -> None:
             # A typical mistake: acquire() returns no bool, but a lease that has to be released.
             bool(lock.acquire())
-            gc.collect()  # kazoo keeps the call's frames alive in a reference cycle.
+            collect()  # kazoo keeps the call's frames alive in a reference cycle.
 
         with pytest.warns(ResourceWarning, match=f"lock '{re.escape(lock.name)}' was dropped without release"):
             acquire_and_drop()
@@ -227,7 +228,7 @@ class LockConformance(ABC):
         with lock.hold():
             assert run_threads(lambda: lock.acquire(blocking=False)) == [None]
         acquired(lock).release()
-        gc.collect()
+        collect()
         assert [str(one.message) for one in recwarn if lock.name in str(one.message)] == []
 
     def test_only_the_owner_releases(self, make_lock: MakeLock) -> None:
@@ -547,12 +548,17 @@ class AcrossProcessesConformance(LockConformance):
     def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any, patched: str) -> None:
         """Each of twenty greenlets has its own lease, in a separate process because gevent patches it."""
         recipe.cell(name).write(0)
-        subprocess.run(
-            [sys.executable, "-m", "tests.locking.greenlets", patched],
-            input=actors.pickled((recipe, name, self.OPTIONS)),
-            check=True,
-            timeout=2 * PATIENCE,
-        )
+        if patched == "late":  # The forked process has imported `locking`.
+            with process(add_in_greenlets, recipe, name, self.OPTIONS) as (child, _):
+                child.join(2 * PATIENCE)
+                assert child.exitcode == 0
+        else:
+            subprocess.run(
+                [sys.executable, "-m", "tests.locking.greenlets"],
+                input=actors.pickled((recipe, name, self.OPTIONS)),
+                check=True,
+                timeout=2 * PATIENCE,
+            )
         assert recipe.cell(name).read() == 20
 
 
@@ -885,7 +891,7 @@ class RenewsConformance(LockConformance):
         lock = make_lock(ttl=self.SHORT)
         lease = acquired(lock)
         del lease
-        gc.collect()
+        collect()
         second = acquired(lock, timeout=PATIENCE)
         second.release()
 

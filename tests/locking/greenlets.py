@@ -1,24 +1,21 @@
 """A program in which twenty greenlets add one under a lock, separate because gevent patches the whole process.
 
-With the argument `late`, gevent patches the process after `locking` was imported.
+It patches the process before `locking` is imported. A fork that has imported `locking` calls `add_in_greenlets`.
 """
 
+import pickle
 import sys
-
-if "late" in sys.argv:
-    import locking.postgres  # noqa: F401
-
-from gevent import monkey
-
-monkey.patch_all()
-
-import pickle  # noqa: E402
-
-import gevent  # noqa: E402
+from typing import Any
 
 
-def main() -> None:
-    recipe, name, options = pickle.load(sys.stdin.buffer)  # noqa: S301 - what the test has just written
+def add_in_greenlets(recipe: Any, name: str, options: dict[str, Any], *_: Any) -> None:
+    """Let gevent patch the process, then let each greenlet hold the lock once."""
+    from gevent import monkey
+
+    monkey.patch_all()
+
+    import gevent
+
     cell = recipe.cell(name)
     tokens = []
 
@@ -34,4 +31,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from gevent import monkey
+
+    monkey.patch_all()
+    add_in_greenlets(*pickle.load(sys.stdin.buffer))  # noqa: S301 - what the test has just written

@@ -23,7 +23,7 @@ from locking import Lease, Lock, LockUnavailable, NotOwner, local
 from locking.local import ProcessLock, QueuePlace, ThreadLock
 from tests.locking import conformance as suite
 from tests.locking.conformance import slow, without
-from tests.locking.support import FileCell, Log, MakeLock, Patch, acquired, in_fork, process
+from tests.locking.support import FileCell, Log, MakeLock, Patch, acquired, collect, in_fork, process
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -212,13 +212,13 @@ def test_a_dropped_lease_frees_the_lock_and_is_logged(
     assert lock.acquire(blocking=False) is None
     assert not caplog.text
     del lease
-    gc.collect()
+    collect()
     assert f"{name!r} was dropped" in caplog.text
     caplog.clear()
     with lock.hold(timeout=0) as lease:
         pass
     del lease
-    gc.collect()
+    collect()
     assert not caplog.text, "a lease that was released was not dropped"
 
 
@@ -423,7 +423,7 @@ def test_a_child_does_not_unlock_its_parents_file(tmp_path: Path, name: str) -> 
 
     def drop() -> str:
         leases.clear()
-        gc.collect()
+        collect()
         return str((lock.acquire(blocking=False), len(openings(lock._path))))
 
     assert in_fork(drop) == "(None, 0)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import signal
@@ -51,7 +50,17 @@ from tests.locking.postgres_support import (
     running_postgres,
 )
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
-from tests.locking.support import Patch, ReentrantRecipe, acquired, end_of, in_fork, paused, process, run_threads
+from tests.locking.support import (
+    Patch,
+    ReentrantRecipe,
+    acquired,
+    collect,
+    end_of,
+    in_fork,
+    paused,
+    process,
+    run_threads,
+)
 from tests.waiting import PATIENCE, wait_for
 
 Admin = psycopg.Connection[Any]
@@ -344,7 +353,7 @@ class TestLostConnection(OnPostgres):
     def test_a_dropped_lease_frees_its_lock(self, session_recipe: PostgresRecipe) -> None:
         lease = held(session_recipe("forgotten"))
         del lease
-        gc.collect()
+        collect()
         turn(session_recipe("forgotten"))
 
     def test_an_insert_lock_holds_no_connection(self, conninfo: str) -> None:
@@ -513,13 +522,13 @@ class TestFork(OnPostgres):
     def test_a_child_does_not_end_the_session(self, session_recipe: PostgresRecipe) -> None:
         holder = [held(session_recipe("fork"))]
 
-        def collect() -> str:
+        def drop() -> str:
             holder[0].session.close()  # type: ignore[attr-defined]
             holder.clear()
-            gc.collect()
+            collect()
             return "collected"
 
-        assert in_fork(collect) == "collected"
+        assert in_fork(drop) == "collected"
         holder[0].check()
         assert session_recipe("fork").acquire(blocking=False) is None
         assert holder[0].release() is True

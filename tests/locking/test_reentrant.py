@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import gc
 import subprocess
 import sys
 import threading
@@ -34,6 +33,7 @@ from tests.locking.support import (
     RedisRecipe,
     ReentrantRecipe,
     acquired,
+    collect,
     in_fork,
     run_threads,
 )
@@ -253,7 +253,7 @@ def test_a_dead_thread_leaves_no_state(lock: ReentrantLock) -> None:
 
     for _ in range(20):
         run_threads(forget)
-    gc.collect()
+    collect()
     assert len(lock._grants) == 0
     held(lock).release()
 
@@ -290,7 +290,7 @@ def test_an_owner_is_not_kept_alive(lock: ReentrantLock) -> None:
         return await task, weakref.ref(task)
 
     lease, task = asyncio.run(run())
-    gc.collect()
+    collect()
     assert task() is None
     lease.check()
     assert len(lock._grants) == 1
