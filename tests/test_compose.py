@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -14,11 +16,13 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from check_jsonschema.builtin_schemas import get_builtin_schema
+from django.core.exceptions import ImproperlyConfigured
 from django.urls import resolve
 from jsonschema import Draft202012Validator
 
@@ -41,13 +45,6 @@ OF_OPENTELEMETRY = {
     "OTEL_TRACES_SAMPLER_ARG": "1.0",
 }
 VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?:(?P<operator>:[-?])(?P<text>[^{}]*))?\}|(?P<wrong>))")
-SETTINGS = """
-import json
-from shop.runtime import settings
-names = "DATABASES CACHES CELERY_BROKER_URL SECRET_KEY ALLOWED_HOSTS LAB_ENABLED DEBUG"
-names += " HTTPS WEB_PROCESSES WEB_DATABASE_CONNECTIONS"
-print(json.dumps({name: getattr(settings, name) for name in names.split()}))
-"""
 
 
 @cache
@@ -144,19 +141,23 @@ def environment(service: str) -> dict[str, str]:
     return rendered()[service]["environment"]
 
 
-def run(code: str, *, service: str = "web", **changed: str | None) -> subprocess.CompletedProcess[str]:
-    """Run Python with only the environment of a service. `changed` replaces variables; None removes one."""
-    given = {name: value for name, value in {**environment(service), **changed}.items() if value is not None}
+def run(code: str, *, service: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with only the environment of a service."""
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, env=environment(service), capture_output=True, text=True, timeout=60)
 
 
 @cache
 def settings() -> dict[str, Any]:
     """Return the settings that the shop's services share, as `test_our_services_have_one_environment` checks."""
-    done = run(SETTINGS)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return evaluated()
+
+
+def evaluated(**changed: str | None) -> dict[str, Any]:
+    """Evaluate the settings with only the environment of a service. `changed` replaces variables; None removes one."""
+    given = {name: value for name, value in {**environment("web"), **changed}.items() if value is not None}
+    with patch.dict(os.environ, given, clear=True):
+        return runpy.run_path(str(ROOT / "shop/runtime/settings.py"))
 
 
 def errors(compose: dict[str, Any]) -> list[str]:
@@ -331,10 +332,8 @@ def test_the_settings_name_the_servers_of_the_file() -> None:
 
 
 def test_without_its_secret_a_service_does_not_start() -> None:
-    done = run(SETTINGS, SECRET_KEY=None)
-
-    assert done.returncode == 1
-    assert "ImproperlyConfigured: Set SECRET_KEY" in done.stderr
+    with pytest.raises(ImproperlyConfigured, match="Set SECRET_KEY"):
+        evaluated(SECRET_KEY=None)
 
 
 def test_no_service_has_a_pool_before_the_web_server_makes_one() -> None:

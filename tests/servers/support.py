@@ -31,11 +31,21 @@ PARENT_WITHOUT_DEATH_SIGNAL = (
 )
 
 
+# The clients of the servers take half a second to import, and few scripts need them.
+IMPORT_WHAT_IS_USED = """
+import importlib, sys, types
+modules = {"Child": "process", "RunFolder": "folder", "ServerError": "errors", "Servers": "servers"}
+package = sys.modules["servers"] = types.ModuleType("servers")
+package.__path__ = ["servers"]
+package.__getattr__ = lambda name: getattr(importlib.import_module(f"servers.{modules[name]}"), name)
+"""
+
+
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
     """Run a script that may import the project, in a new session and with its output in a pipe."""
     # Enable Ctrl-C again, in case the tests run as a background job, for which a shell disables it.
     prologue = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = [sys.executable, "-c", prologue + code, *map(str, args)]
+    command = [sys.executable, "-c", prologue + IMPORT_WHAT_IS_USED + code, *map(str, args)]
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 
