@@ -16,12 +16,17 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A fenced block of Markdown: its language and its text."""
 
 
+OF_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
+"""Variables with which `make test` passes its own ARGS on to any make that a test runs."""
+
+
 def finish(*command: str, **more: str) -> str:
     """Run a command to its end and return what it prints; fail if its status is not 0."""
+    ours = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
     done = subprocess.run(
         [str(shutil.which(command[0])), *command[1:]],
         cwd=ROOT,
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "PYTHONPATH": str(ROOT), **more},
+        env={**ours, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", "PYTHONPATH": str(ROOT), **more},
         capture_output=True,
         text=True,
         timeout=240,
