@@ -65,6 +65,8 @@ ONLY_PARSED = {
     ".venv/bin/pip install": "installs",
     ".venv/bin/celery": "runs until it is stopped, or asks one that runs; tests/loadtest runs it",
     ".venv/bin/locust": "needs a shop that serves; tests/loadtest runs it",
+    "pg_dump": "reads the shop's database; tests/shop/test_backup.py runs it",
+    "pg_restore": "overwrites the shop's database; tests/shop/test_backup.py runs it",
     "docker": "there is no Docker where the tests run",
     "cp": "writes into the folder of the project",
     "apt-get": "installs",
@@ -140,6 +142,8 @@ def check(*words: str) -> Iterator[str]:
             assert {word.partition("=")[0] for word in rest} <= {*services, *options}, f"no service or option: {rest}"
         case ["pip", "install", "--require-hashes", "-r", requirements]:
             assert "--hash=" in (ROOT / requirements).read_text()
+        case ["pg_dump" | "pg_restore", *_]:
+            pass  # tests/shop/test_backup.py runs them
         case ["pre-commit", "install"]:
             assert (ROOT / ".pre-commit-config.yaml").exists()
         case ["apt-get", "install", *packages]:
