@@ -12,9 +12,10 @@ from django.db import connection
 
 Request = TypeVar("Request")
 Result = TypeVar("Result")
-LINGER = 0.002
-"""Seconds for which a batch waits for more calls, if the previous batch had more than one. Otherwise it does not
-wait."""
+LINGER, LONGER = 0.002, 0.004
+"""Seconds for which a batch waits for more calls: `LONGER` if the previous batch had 2 to `FEW` calls, and `LINGER` if it
+had more. If it had only one, the batch does not wait."""
+FEW = 4
 
 
 def _held() -> threading.Lock:
@@ -53,8 +54,8 @@ class Batcher(Generic[Request, Result]):
     """Runs one batch of calls at a time. Calls that arrive during a batch form the next one.
 
     If no batch is running and the last one had only one call, a call runs at once. Otherwise its batch first waits
-    `LINGER` seconds for more calls. Without the wait batches would stay small, because Postgres answers faster than one
-    process sends requests, and each batch costs a round trip. A batch starts after all its calls have arrived, so a
+    some milliseconds for more calls. Without the wait batches would stay small, because Postgres answers faster than
+    one process sends requests, and each batch costs a round trip. A batch starts after all its calls have arrived, so a
     result is never older than its call. A caller's thread runs the batch.
 
     Args:
@@ -124,7 +125,7 @@ class Batcher(Generic[Request, Result]):
         batch: list[Pending[Request, Result]] = []
         try:
             if self._last > 1:
-                time.sleep(LINGER)
+                time.sleep(LINGER if self._last > FEW else LONGER)
             batch = self._gather()
             results = run([call.request for call in batch])
             for call, result in zip(batch, results, strict=True):
