@@ -13,8 +13,8 @@ from django.db import connection
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 LINGER, LONGER = 0.002, 0.004
-"""Seconds for which a batch waits for more calls: `LONGER` if the previous batch had 2 to `FEW` calls, and `LINGER` if it
-had more. If it had only one, the batch does not wait."""
+"""Seconds for which a batch waits for more calls: `LONGER` if the previous batch had 2 to `FEW` calls, and `LINGER` if
+it had more. If it had only one, the batch does not wait."""
 FEW = 4
 
 
