@@ -1,4 +1,7 @@
-"""Sell to many orders together: one UPDATE takes the stock, in one statement with `save` or in one transaction."""
+"""Sell to many orders together: one UPDATE takes the stock.
+
+It is part of the statement that saves the orders, or shares a transaction with it.
+"""
 
 from __future__ import annotations
 

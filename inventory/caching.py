@@ -16,7 +16,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 TimeToLive = float | Callable[[float], float]
-"""Seconds for which a value may be used, counted from before it was loaded, or a function that returns them.
+"""Seconds for which a value may be used, counted from the start of loading, or a function that returns them.
 
 The function gets the seconds that loading took, so that a value which takes long to load can be used for longer.
 """

@@ -101,8 +101,8 @@ def prepare(
     title = BURST_TITLE + (f"{rung}, on the lab's own tables" if rung else strategy)
     names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
     products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
-    # The sale of a rung only has the products and their prices. It was over long ago, and has no strategy: no list
-    # shows a flawed way of selling as a sale of one of the shop's strategies. `outcome.close_sale` deletes it.
+    # The sale of a rung only has the products and their prices. It closed long ago and has no strategy, so no list
+    # shows it as a sale of one of the shop's strategies. `outcome.close_sale` deletes it.
     opens_at = LONG_AGO if rung else timezone.now()
     sale = Sale.objects.create(
         name=title,

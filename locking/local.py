@@ -109,7 +109,7 @@ class ThreadLock(Lock):
 
 
 class ThreadLease(LocalLease):
-    """Lease of a `ThreadLock`, with the holder's place in the queue of the lock, which is the first place."""
+    """Lease of a `ThreadLock`. It keeps the holder's place in the lock's queue, which is the first."""
 
     __slots__ = ("place",)
 

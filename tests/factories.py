@@ -46,8 +46,8 @@ DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert
 OF_THE_SHOP = ("group-commit", "guarded-update", "lua", "lua-queue", "unit-rows")
 """Strategies that differ for the shop. The tests of `inventory` cover how each takes stock.
 
-One saves orders together, one does not; one has a counter in Redis, one a queue; one splits the stock. One with a lock
-saves as `guarded-update` does, once it has the lock: its tests in `inventory` cover the lock.
+In this order: saves orders together, saves each alone, has a counter in Redis, has a queue, splits the stock. A
+strategy with a lock saves as `guarded-update` does once it has the lock: its tests in `inventory` cover the lock.
 """
 
 
@@ -149,9 +149,9 @@ PUT_ON_SALE = """
            (SELECT coalesce(json_object_agg(sku, product.id ORDER BY place), '{}') FROM wanted JOIN product USING (sku))
       FROM sale
 """
-"""The rows of a sale and of its stock, in one statement: half of what most tests of the shop ran were queries for them.
+"""The rows of a sale and of its stock, in one statement. Else they would be half of the queries of most shop tests.
 
-A sale without neighbours, of a strategy that copies no stock, needs no more than a time to be preheated. A neighbour
+If its strategy copies no stock and it has no neighbour, setting `preheated_at` preheats it. A neighbour
 is another sale of the same skus, or stock that is split.
 """
 

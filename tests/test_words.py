@@ -22,7 +22,7 @@ ROOMS = ("locking/", "inventory/", "shop/", "lab/", "loadtest/", "servers/")
 CLASS = re.compile(r"^class ([A-Z]\w*)", re.MULTILINE)
 TWICE = {
     "Command",  # Django looks for a class of this name in each management command.
-    "Migration",  # and of this one in each migration.
+    "Migration",  # Django looks for a class of this name in each migration.
     # Flawed locks in the lab have the names of the sound locks that they break.
     "ProcessLock",
     "ThreadLock",

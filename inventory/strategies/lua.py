@@ -109,7 +109,7 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
 
 
 def leave_ended_session() -> None:
-    """Get a live connection to Postgres, without asking Postgres. Call it before units are taken in Redis.
+    """Replace the connection if Postgres has ended it, without a round trip. Call it before units are taken in Redis.
 
     After a restart of Postgres, the first statement on each old connection of the pool fails. If an order failed there,
     nobody would know whether it was committed, and its units would stay reserved until reconciliation.

@@ -120,7 +120,7 @@ class LuaQueue(Lua):
                 looked_twice = True
 
     def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
-        """Save orders together. If an error undoes that, save each alone. One that still fails is a dead letter."""
+        """Save orders together, or each alone if that fails. An order that fails again becomes a dead letter."""
         orders = [entry.order for entry in entries if entry.order]
         try:
             if len(orders) < len(entries):

@@ -24,7 +24,7 @@ def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | Non
     """Read a file. Return None if it does not exist or cannot be read; the second case is logged once.
 
     Args:
-        parse: converts the JSON to the result, and does not change it: the next caller may get the same JSON.
+        parse: converts the JSON to the result. It must not modify the JSON, which later callers get, too.
         again: the command that writes the file again.
     """
     try:
@@ -41,7 +41,7 @@ def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | Non
 
 @lru_cache(maxsize=4)
 def _parsed(path: Path, *version: int) -> Any:
-    """Return the JSON in a file. The ladder page reads two files once for each rung.
+    """Return the parsed JSON of a file. It is cached, because the ladder page reads two files for each rung.
 
     Args:
         version: numbers that change with the file.

@@ -68,7 +68,7 @@ def shown(text: Sequence[str]) -> str:
 
 
 def first_comment(script: str) -> str:
-    """Describe a script that has no file by the words after `Returns` in its comment."""
+    """Return a description of a script without a file: the words after `Returns` in its comment."""
     found = re.search(r"(?:Returns|returns) (.*?)[.;\n]", script)
     return f"EVAL ({found[1]})" if found else "EVAL"
 

@@ -58,7 +58,8 @@ class EtcdWorkload(LockServerWorkload):
 
 
 class EtcdQuorumWorkload(EtcdWorkload):
-    """The same clients on three servers. All of them use a follower, so their server is not the leader that is lost.
+    """The same clients on a cluster of three servers. Each client uses a follower, so the server that it uses is not
+    the leader that is lost.
 
     Args:
         cluster: the servers.

@@ -245,7 +245,7 @@ def _row(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _file_lock(sku: str) -> SteppingProcessLock:
-    # The whole address of the database is in the name: labs of two checkouts have databases of one name.
+    # Use the whole address of the database: in two checkouts, the lab's databases have the same name.
     database = "{HOST}:{PORT}/{NAME}".format_map(connection.settings_dict)
     name = hashlib.sha256(f"{database}/{sku}".encode()).hexdigest()
     return SteppingProcessLock(Path(gettempdir()), f"last-unit-lab-{name}")

@@ -43,7 +43,7 @@ def measure(*, customers: Sequence[int], rounds: int) -> dict[str, float]:
             raise RuntimeError(f"{ORDERS} orders were queued, but the tables hold {figures}.")
         copied.append(ORDERS / copy([each.id for each in requests]))
         outcome.close_sale(burst)
-    # The first round fills the caches.
+    # Leave out the first round, which fills the caches.
     return {"queue_saved_per_s": round(median(saved[1:]), 1), "copy_per_s": round(median(copied[1:]), 1)}
 
 

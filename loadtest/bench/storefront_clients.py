@@ -1,7 +1,8 @@
 """Clients of the storefront: `python -m loadtest.bench.storefront_clients < plan.json` prints one JSON object.
 
-They send requests at a fixed rate, or each as soon as the one before it is answered. Of an answer they parse only the
-status, the end and the ETag. An HTTP library takes more CPU time for a request than nginx, so it would limit the rate.
+They send requests at a fixed rate, or each request as soon as the previous one is answered. Of an answer they parse
+only the status, the end and the ETag. An HTTP library takes more CPU time for a request than nginx, so it would limit
+the rate.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Buyer(FastHttpUser):
                 answer = {}
             status = response.status_code
             if status in ORDERED and "id" not in answer:
-                status = 0  # the response was cut off, so the buyer does not know its order
+                status = 0  # the response was cut off, so the buyer does not know their order
             problem = answer.get("type", "").strip("/").rpartition("/")[2]
             if status in ORDERED:
                 response.success()

@@ -120,7 +120,7 @@ class ZooKeeperLock(Lock):
         try:
             lease = self._queue(session, token, deadline)
         except BaseException:
-            # Leave the queue after an interrupt or a missing answer: the session may keep the place for long.
+            # Leave the queue after an interrupt or a missing answer: otherwise the place stays until the session ends.
             leave_queue(self._client, self._queue_path, token).wait(MIN_ANSWER_TIMEOUT)
             raise
         if lease is None:

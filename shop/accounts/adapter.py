@@ -102,7 +102,10 @@ class AccountAdapter(DefaultAccountAdapter):
         return saved
 
     def get_email_verification_redirect_url(self, email_address: EmailAddress) -> str:
-        """Return the page after the confirmation. In the browser of the sign-up, the log-in leads back to the sale."""
+        """Return the page to show after an address is confirmed.
+
+        In the browser that signed up, it is the log-in page, which leads back to the sale.
+        """
         page = self.request.session.pop(SIGNED_UP_ON, "")
         if page and not self.request.user.is_authenticated:
             return f"{reverse('account_login')}?{urlencode({'next': page})}"

@@ -11,7 +11,10 @@ from shop.overview import document
 
 @require_safe
 def live(request: HttpRequest) -> HttpResponse:
-    """Return the parts of the overview that this user may see. Their figures are about half a second old at most."""
+    """Return the parts of the overview that this user may see.
+
+    Their figures are about half a second old, or older if they take long to read.
+    """
     shown = document.parts(request, document.shared())
     if set(shown) == {"alerts"}:
         raise PermissionDenied("You may see nothing of the overview. Ask an administrator to add you to a group.")

@@ -152,7 +152,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
     compressed_fields = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Sale]:
-        # A burst of the lab makes a sale without a strategy. It sells nothing in the shop's tables.
+        # Leave out bursts of the lab's rungs: their sales have no strategy and sell nothing in the shop's tables.
         return super().get_queryset(request).exclude(strategy="").annotate(read_at=Now())
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:

@@ -32,8 +32,8 @@ cache: Cache[str, dict[str, bool]] = Cache()
 def readiness() -> dict[str, bool]:
     """Return whether Postgres and Redis can be used.
 
-    Frequent health checks must not load the servers. So a result is used for `TTL` seconds, and then one thread checks
-    again. The others get the last result meanwhile, for the 6 s that a check may take. It opens a new connection to
+    Frequent health checks must not load the servers. So a result is cached for `TTL` seconds. Then one thread checks
+    again, which may take 6 s; the others get the last result meanwhile. A check opens a new connection to
     Postgres: those in the pool may all be busy, or still be connected to a server that no longer answers.
     """
     checked = cache.get_or_load("servers", lambda _: _check(), ttl=TTL, stale_while_loading=True)

@@ -35,7 +35,7 @@ COUNT = """
 
 
 class Seen:
-    """Counts the requests of each customer to this process in the present second."""
+    """Counts the requests of each customer to this process in the current second."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.db import connection
 
 # In the first minute of a large sale, a table may grow from nearly nothing to 50,000 rows. Until it is analysed again,
-# Postgres looks up each key by reading the whole table. Autovacuum would come once a minute.
-# A table of fewer than 10 pages is read at once, whatever the plan is. Each guest is a row of auth_user. Only the owner
-# of a table can analyse it.
+# Postgres looks up each key by reading the whole table. Autovacuum looks only once a minute. Leave out growth of fewer
+# than 10 pages: reading a small table as a whole is cheap. `auth_user` is included because each guest is a row of it.
+# Only the owner of a table can analyse it.
 GROWN = """
     SELECT relname
       FROM pg_class
@@ -19,9 +19,9 @@ GROWN = """
 
 
 def analyze_grown_tables() -> list[str]:
-    """Analyse the tables that have become four times as long since they were last vacuumed or analysed.
+    """Analyse the tables that have grown to more than four times their size since they were last vacuumed or analysed.
 
-    Sessions then drop the plans that they have made with the former statistics. Tables that another session is
+    Sessions then drop the plans that they have made with the old statistics. Tables that another session is
     analysing are left out.
 
     Returns:

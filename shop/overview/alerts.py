@@ -1,4 +1,4 @@
-"""Alerts: reasons for an operator to act now, each with what to do and the section of docs/operations.md about it."""
+"""Alerts: reasons for an operator to act now, each with advice and the section of docs/operations.md about it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _of_reconciling(health: Health, broken: Sequence[Figures]) -> Iterator[Alert
     newest = health.reconciled[0]
     if newest.broken and not broken:
         names = ", ".join(newest.broken[:5])
-        wrong = f"The last reconciliation, {newest.age:.0f} s ago, has found {names} broken."
+        wrong = f"The last reconciliation, {newest.age:.0f} s ago, found {names} broken."
         yield Alert(wrong, AUDIT, "the-verdict-is-broken", STOCK)
     if len(health.reconciled) > 1 and all(each.repairs for each in health.reconciled):
         wrong = f"The last two reconciliations have both repaired something, the newest {newest.units} units."
@@ -114,7 +114,7 @@ def _of_servers(health: Health) -> Iterator[Alert]:
 
 def _of_requests(requests: Requests | None) -> Iterator[Alert]:
     if requests is not None and requests.failed > FAILED:
-        wrong = f"{requests.failed:.0%} of the order requests of the last seconds ended with an error of the server."
+        wrong = f"{requests.failed:.0%} of the order requests of the last seconds ended with a server error."
         advice = "If Postgres and Redis answer, see in the metrics what requests wait for."
         yield Alert(wrong, advice, "when-something-is-wrong", ORDERS)
 
@@ -136,6 +136,6 @@ def _of_sales(sales: Sequence[OpenSaleFigures]) -> Iterator[Alert]:
 def _of_locks(health: Health) -> Iterator[Alert]:
     for lock in health.locks:
         if lock.waiters and (lock.age or 0) > LONG_HOLD:
-            wrong = f"Lock {lock.name} has been held for {lock.age:.0f} s, and {lock.waiters} wait."
+            wrong = f"Lock {lock.name} has been held for {lock.age:.0f} s, and {lock.waiters} wait for it."
             advice = "Look at its holder on the page of locks. If the holder is dead, the lock ends by itself."
             yield Alert(wrong, advice, "a-lock-that-nobody-releases", STOCK)

@@ -66,7 +66,7 @@ class SharedFigures:
 
 
 def _ttl(took: float) -> float:
-    """Return for how many seconds a figure is used. It is read again after half of them."""
+    """Return the time to live of a figure in seconds. The figure is read again after half of that time."""
     return 2 * max(LEAST, SHARE * took)
 
 

@@ -84,9 +84,9 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
     """Show the order form, or place the order if the form was sent.
 
     The idempotency key is in the URL of the form. So a buyer who reloads the form or comes back to it sends the same
-    key. A form that is opened anew gets the key that the session keeps, until the buyer has seen an order of the sale:
-    a buyer whose first press got no response buys only once. The script `buy.js` does the same for the button of the
-    sale's page, whose key is in the browser.
+    key. The session keeps the key until the buyer has seen an order of the sale. So a buyer who got no response and
+    opens the form again buys only once. With JavaScript, `buy.js` makes the form send the key of an unanswered order of
+    the button on the sale's page.
     """
     if request.method != "POST":
         items = wanted(request, sale)

@@ -166,7 +166,7 @@ def noise_of_differences() -> dict[str, list[str]]:
 
 
 def test_every_difference_from_a_fix_has_whole_lines_of_code_and_no_docstring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Control: with docstrings, some differences have lines of them."""
+    """Control: if docstrings are not left out, some differences contain them."""
     noise = noise_of_differences()
     assert len(noise) > 20
     assert {slug: lines for slug, lines in noise.items() if lines} == {}

@@ -48,7 +48,10 @@ def renew(lease: Lease, seconds: float = 0.5) -> None:
 
 
 def collect() -> None:
-    """Collect what the test has dropped. A full collection looks at everything that the run has loaded, for 0.2 s."""
+    """Collect the objects that the test has dropped.
+
+    A full collection would scan everything that the run has loaded, which takes 0.2 s.
+    """
     gc.collect(1)
 
 

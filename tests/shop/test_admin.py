@@ -80,7 +80,7 @@ def get(client: Client, path: str, **query: str) -> str:
 
 
 def post(client: Client, path: str, form: Mapping[str, Any]) -> str:
-    """Send a form. Return the text of the page that it is refused with, or the messages for the next page."""
+    """Send a form. Return the text of the page that refuses it, or the messages for the next page."""
     response: Any = client.post(path, form)
     if response.status_code == 302:
         return text(" ".join(messages_of(response)))

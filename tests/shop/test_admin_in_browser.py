@@ -66,7 +66,7 @@ class Operator:
         self.page.on("console", self._hear)
 
     def _hear(self, message: ConsoleMessage) -> None:
-        """Note an error in the console. The browser writes one about the status of a page that does not exist, too."""
+        """Note an error in the console. The browser also logs one for a page with status 404."""
         if message.type == "error" and not (self.missing and message.location["url"].endswith(self.missing)):
             self.complaints.append(f"{self.page.url}: {message.text}")
 

@@ -260,7 +260,7 @@ def test_a_new_price_is_shown_and_asked_for(enter: Enter, *, sent: bool) -> None
     context = enter(customer)
     page = opened(context, address)
     shows(page, EN["buy"])
-    context.route("**/now.json", lambda route: route.abort())  # The page must not hear of the new price.
+    context.route("**/now.json", lambda route: route.abort())  # Keep the new price from the page.
     SaleItem.objects.filter(sale=offer.sale).update(price=Decimal("12.00"))
     if not sent:
         context.route(ORDERS, without_price)

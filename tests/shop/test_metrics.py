@@ -273,7 +273,8 @@ LOCK_WAIT, LOCK_TTL = 0.3, 1.0
 def assert_waits_are_told(port: int, log: Path, operator: str, redis: Redis, grouped: OnSale, sold_out: OnSale) -> None:
     """Let orders wait for a batch, for a stock lock, and for a connection of the pool, and let one lose its lock.
 
-    Orders wait for rows that this test has locked, one on each connection of the web process, and one more.
+    The test locks rows. On each connection of the web process an order waits for a row, and one more order waits for a
+    connection.
     """
     size = settings.WEB_DATABASE_CONNECTIONS
     locked, plain = on_sale({"d": 5}, strategy="redis-lock"), on_sale({"e": 5})

@@ -183,7 +183,7 @@ def advice_elsewhere(page: str) -> set[str]:
 
 
 def test_the_section_of_each_alert_has_its_advice() -> None:
-    """The table has every alert, which another test checks."""
+    """Another test checks that the table has every alert."""
     assert advice_elsewhere(PAGE) == set()
     assert all(len(alert.advice.split()) >= 3 for wrong in RED.values() for alert in red(**wrong))
 
@@ -212,7 +212,7 @@ def test_a_section_that_is_missing_is_found() -> None:
 QUIET = Health(expiring=0, late=0, needed=True, postgres_ms=1.0, workers=1, beats=1)
 RED: dict[str, dict[str, Any]] = {
     "The stock of a is broken.": {"broken": [BROKEN]},
-    "has found a broken.": {"reconciled": [replace(RECONCILED, broken=("a",))]},
+    "found a broken.": {"reconciled": [replace(RECONCILED, broken=("a",))]},
     "The last two reconciliations": {"reconciled": [RECONCILED, RECONCILED]},
     "Redis does not answer:": {"redis_error": "Connection refused."},
     "No worker is alive:": {"workers": 0},
@@ -220,7 +220,7 @@ RED: dict[str, dict[str, Any]] = {
     "Beat is not alive:": {"beats": 0},
     "unpaid orders should have expired": {"late": 2},
     "Queued orders could not be saved": {"dead_letters": 1},
-    "ended with an error of the server": {"requests": Requests({}, FAILED + 0.01, None, None)},
+    "ended with a server error": {"requests": Requests({}, FAILED + 0.01, None, None)},
     "“Soon” opens soon": {"unloaded": ["Soon"]},
     "has been paused since": {"paused_at": timezone.now()},
     "is open, and its stock is not loaded": {"preheated_at": None},
@@ -338,7 +338,7 @@ def test_a_stock_that_the_last_reconciliation_has_found_broken_asks_for_an_opera
     assert [alert.section for alert in asking()] == ["the-verdict-is-broken"], "once, not twice"
     StockItem.objects.update(received=10)
     (alert,) = asking()
-    assert "has found a broken" in alert.text
+    assert "found a broken" in alert.text
     reconcile_and_audit()
     assert asking() == []
 
@@ -476,7 +476,7 @@ new MutationObserver(() => {
 
 
 def test_an_open_page_is_two_seconds_behind_at_most() -> None:
-    """A figure that changes just after it was read is kept until `LEAST`, and the page may have asked just before."""
+    """Worst case: a figure changes just after it was read, and the page asks just before it is read again."""
     (pause,) = re.findall(r"^const PAUSE = (\d+);", SCRIPT, re.MULTILINE)
     assert LEAST + int(pause) / 1000 <= 1.5, "half a second remains for two answers"
 

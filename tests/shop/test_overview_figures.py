@@ -1,4 +1,4 @@
-"""Each figure of the overview, read from its document: first of a quiet shop, then with the real thing behind it.
+"""Each figure of the overview, read from its document: first in a quiet shop, then in the situation that it reports.
 
 The times of answers are in test_metrics.py, which runs a web server; sales and waiting rooms in test_overview.py.
 """
@@ -68,7 +68,7 @@ def two_unpaid_orders(redis: Redis) -> Iterator[None]:
 
 @contextmanager
 def signs_of_life(redis: Redis) -> Iterator[None]:
-    """Let two workers and beat sign, as their processes do. A third worker has been silent for too long."""
+    """Write heartbeats of two workers and beat, as their processes do. A third worker has been silent for too long."""
     heartbeat.sign(heartbeat.BEAT, "a")
     for name in "abc":
         heartbeat.sign(heartbeat.WORKER, name)
@@ -108,7 +108,7 @@ def a_slow_redis(redis: Redis) -> Iterator[None]:
 
 @contextmanager
 def a_slow_postgres(redis: Redis) -> Iterator[None]:
-    """Stop the server's process of this connection while it is asked for its latency."""
+    """Stop the Postgres backend of this connection while the overview measures its latency."""
     process = connection.connection.info.backend_pid
 
     def stop(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
@@ -138,7 +138,7 @@ FIGURES: dict[str, tuple[Callable[[Redis], AbstractContextManager[None]], str, s
     "Redis": (a_slow_redis, r"\d?\d\.\d ms", r"\d{3}\.\d ms"),
     "verdict": (a_wrong_counter, "Conserved .* twice.", r".* Redis differs .* a : 8 in Redis, 10 on hand: -2"),
 }
-"""What makes each figure real, and what the overview shows before and then, as patterns."""
+"""For each figure: the situation that it reports, and patterns of what the overview shows before and in it."""
 
 
 @pytest.mark.parametrize("figure", FIGURES)

@@ -412,7 +412,7 @@ def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
 def test_a_form_that_is_opened_anew_buys_again_only_after_the_order_was_seen(
     customer: int, monkeypatch: pytest.MonkeyPatch, *, kept: bool, orders: int
 ) -> None:
-    """Who got no response and opens the form anew buys once. Negative control: a fresh key for each view."""
+    """A buyer who got no response and opens the form again buys once. Negative control: a fresh key for each view."""
     offer, client, other = on_sale({"a": 5}), visitor_of(customer), on_sale({"b": 5})
     if not kept:
         monkeypatch.setattr(buying, "kept_key", lambda sale: str(uuid4()))

@@ -53,7 +53,7 @@ def test_a_session_drops_the_plan_of_a_nearly_empty_table() -> None:
 
 
 def test_tables_of_another_role_are_left_to_it() -> None:
-    """Postgres would write a warning to its log each time."""
+    """Otherwise Postgres would log a warning each time."""
     run(ORDERS, new_customer(), on_sale({"a": 1}).sale)
     run("CREATE ROLE other")
     run("SET LOCAL ROLE other")

@@ -405,7 +405,7 @@ def test_looks_are_limited_for_each_customer(buyer: Buyer, other_buyer: Buyer, m
 
 ARRIVALS = 2000
 KEPT_PER_ARRIVAL = 30
-"""Bytes. What a process keeps for each arrival takes more: an int in a set takes 60."""
+"""Maximum growth in bytes per arrival. An object that is kept for each exceeds it: an int in a set takes 60."""
 
 
 @pytest.mark.parametrize("kept", [False, True])

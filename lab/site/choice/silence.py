@@ -89,7 +89,8 @@ TRANSACTION = Silence(
 )
 STATEMENT = Silence(
     gettext_noop(
-        "At once: its one statement commits by itself. In a transaction, {idle_transaction} s after its last statement."
+        "At once: its one statement commits by itself. "
+        "If it takes steps, {idle_transaction} s after its last statement."
     ),
     gettext_noop("As with a dead machine. Nothing was sold, unless the statement or the commit had arrived."),
     TRANSACTION.source,

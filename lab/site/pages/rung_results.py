@@ -11,7 +11,7 @@ from lab.claims.witness import Witness
 from lab.ladder.catalogue import LADDER, LadderEntry, Track
 
 FEW_SCHEDULES = 20
-"""If all schedules of a sale are fewer than this, its clients do little but send the one statement of their order."""
+"""A search of all schedules that tries fewer has to be explained: each client does little but send one statement."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RungResults:
 
     @property
     def few_schedules(self) -> bool:
-        """Whether a page has to say why the search of a sound way of selling tried so few schedules."""
+        """Whether a page has to say why the search of a sound way of selling tried only a few schedules."""
         if self.verdict is None or self.entry.track != "stock" or self.entry.claim == "flawed":
             return False
         return bool(self.verdict["exhausted"]) and self.verdict["schedules"] < FEW_SCHEDULES
