@@ -249,7 +249,7 @@ def test_locks_of_a_session_are_refused_by_name(settings: Any, monkeypatch: pyte
 def test_every_task_of_beat_runs(pooled: PgBouncer, caplog: pytest.LogCaptureFixture) -> None:
     offer = on_sale({"a": 5}, strategy="lua-queue", preheat=False)
     tasks = [app.tasks[entry["task"]] for entry in django_settings.CELERY_BEAT_SCHEDULE.values()]
-    assert len(tasks) == 5
+    assert len(tasks) == 6
     app.tasks["shop.runtime.tasks.advance_sales"].apply()
     placed = buy(offer, a=1)
     for task in tasks * 3:
