@@ -116,7 +116,7 @@ def leave_ended_session() -> None:
     """
     connection.ensure_connection()
     # An idle session has nothing to read, unless Postgres has ended it.
-    while _has_something_to_read(connection.connection.pgconn.socket):
+    while connection.connection.closed or _has_something_to_read(connection.connection.pgconn.socket):
         connection.connection.close()
         connection.close()
         connection.ensure_connection()

@@ -251,6 +251,14 @@ def test_after_a_restart_of_postgres_no_units_stay_reserved(
         assert units(counters) == (1, {"a": 1})
 
 
+def test_a_session_that_an_earlier_query_has_lost_is_replaced(strategy: Strategy, ledger: Ledger) -> None:
+    """As when the offer could not be read again in the same request, and the older one was used."""
+    connection.ensure_connection()
+    connection.connection.close()
+    strategy.place(new_request(("a", 1)), ledger.save)
+    ledger.assert_law(a=(1, 1))
+
+
 def test_giving_back_on_any_error_admits_a_sold_unit(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
     class GivesBackOnAnyError(Lua):
         def _place(self, order: OrderRequest, save: Save) -> Placement:
