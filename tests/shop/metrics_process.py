@@ -91,7 +91,8 @@ def wait_once_for_the_pool(folder: Path, address: str) -> None:
     second = threading.Thread(target=lambda: pool.putconn(pool.getconn()))
     second.start()
     wait_for(lambda: pool.get_stats()["requests_waiting"], "the second to wait")
-    time.sleep(0.02)  # The pool counts whole milliseconds.
+    waits_since = time.monotonic()
+    wait_for(lambda: time.monotonic() >= waits_since + 0.002, "a wait that the pool counts: it counts milliseconds")
     pool.putconn(held)
     second.join()
     for _ in range(2):  # What was told once is not told again.

@@ -33,7 +33,7 @@ ANSWERS = {
     "autocomplete": "JSON",
     "jsi18n": "a script",
     "shop_order_export": "a file",
-    "login": "redirects a user who is logged in",
+    "login": "redirects users with a session",
     "logout": "only a form logs out",
     "search": "off",
     "view_on_site": "no model has a page on the site",

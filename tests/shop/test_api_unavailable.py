@@ -48,6 +48,12 @@ def test_without_redis_strategies_that_need_it_answer_503(
     assert_bought_once(buyer, offer)
 
 
+def assert_found_by_a_retry(buyer: Buyer, offer: OnSale) -> None:
+    again = buyer.order(order_body(offer, a=1), key="mine")
+    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
+    assert_bought_once(buyer, offer)
+
+
 def assert_bought_once(buyer: Buyer, offer: OnSale) -> None:
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
     assert [(row.sold, row.conserved) for row in conservation.figures()] == [(1, True)]
@@ -152,9 +158,7 @@ def test_a_lost_commit_answer_is_503_and_a_retry_finds_the_order(
     with monkeypatch.context() as patch:
         patch.setattr(place, "save", save_and_lose)
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
-    again = buyer.order(order_body(offer, a=1), key="mine")
-    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
-    assert_bought_once(buyer, offer)
+    assert_found_by_a_retry(buyer, offer)
 
 
 @pytest.mark.parametrize("name", ["guarded-update", "group-commit", "redis-lock"])
@@ -171,9 +175,7 @@ def test_a_lost_answer_of_the_one_statement_is_503_and_a_retry_finds_the_order(
     with monkeypatch.context() as patch:
         patch.setattr(Saver, "at_once", save_and_lose)
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "unavailable")
-    again = buyer.order(order_body(offer, a=1), key="mine")
-    assert (again.status_code, again.headers["Idempotent-Replayed"]) == (201, "true")
-    assert_bought_once(buyer, offer)
+    assert_found_by_a_retry(buyer, offer)
 
 
 @pytest.mark.usefixtures("in_steps")
