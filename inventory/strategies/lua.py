@@ -16,6 +16,10 @@ from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded
 from inventory.requests import OrderRequest, Placement, Save, Saved, save_at_once, save_one, was_rolled_back
 from inventory.strategies.base import Strategy
 
+MOST_ENDED = 50
+"""Maximum number of ended sessions that an order replaces: more than a pool holds. Without a maximum, a pooler that
+accepts and closes each connection would keep the thread for good."""
+
 
 class Lua(Strategy):
     """Check and decrement a counter in Redis, and reserve the units for the order; then save as `guarded-update` does.
@@ -114,18 +118,21 @@ def leave_ended_session() -> None:
     After a restart of Postgres, the first statement on each old connection of the pool fails. If an order failed there,
     nobody would know whether it was committed, and its units would stay reserved until reconciliation.
     """
-    connection.ensure_connection()
-    # An idle session has nothing to read, unless Postgres has ended it.
-    while connection.connection.closed or _has_something_to_read(connection.connection.pgconn.socket):
+    for _ in range(MOST_ENDED):
+        connection.ensure_connection()
+        if not _has_ended():
+            break
         connection.connection.close()
         connection.close()
-        connection.ensure_connection()
 
 
-def _has_something_to_read(socket: int) -> bool:
+def _has_ended() -> bool:
+    session = connection.connection
+    if session.closed:  # an earlier query of this request has lost it
+        return True
     poll = select.poll()  # select.select() accepts no file descriptor above 1023.
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
+    poll.register(session.pgconn.socket, select.POLLIN)
+    return bool(poll.poll(0))  # An idle session has nothing to read, unless Postgres has ended it.
 
 
 def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters, save: Save) -> None:

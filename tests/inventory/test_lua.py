@@ -231,24 +231,27 @@ def test_an_unknown_end_of_the_one_statement_keeps_the_reservation(
 
 
 @pytest.mark.parametrize("looks", [True, False], ids=["looks", "control"])
+@pytest.mark.parametrize("name", ["lua", "segmented-redis"])
 def test_after_a_restart_of_postgres_no_units_stay_reserved(
-    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch, looks: bool
+    ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch, name: str, looks: bool
 ) -> None:
     """The first statement on a connection that Postgres has ended fails, and nobody knows whether it was committed."""
+    selling = preheated(name, {"a": 2})
     if not looks:
-        monkeypatch.setattr(lua, "leave_ended_session", lambda: None)
+        for module in ("lua", "segmented_redis"):
+            monkeypatch.setattr(f"inventory.strategies.{module}.leave_ended_session", lambda: None)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
     elsewhere(lambda: execute(f"SELECT pg_terminate_backend({pid}, 5000)"))
     if looks:
-        strategy.place(new_request(("a", 1)), ledger.save)
+        selling.place(new_request(("a", 1)), ledger.save)
         ledger.assert_law(a=(1, 1))
     else:
         with pytest.raises(OperationalError):
-            strategy.place(new_request(("a", 1)), ledger.save)
+            selling.place(new_request(("a", 1)), ledger.save)
         connection.close()
-        assert units(counters) == (1, {"a": 1})
+    assert registry.redis_stock(["a"])["a"] == (1, 0 if looks else 1)
 
 
 def test_a_session_that_an_earlier_query_has_lost_is_replaced(strategy: Strategy, ledger: Ledger) -> None:
@@ -257,6 +260,21 @@ def test_a_session_that_an_earlier_query_has_lost_is_replaced(strategy: Strategy
     connection.connection.close()
     strategy.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 1))
+
+
+def test_sessions_that_end_at_once_do_not_keep_a_thread(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a pooler that accepts each connection and closes it."""
+    looks: list[bool] = []
+
+    def ended() -> bool:
+        looks.append(True)
+        assert len(looks) <= 3, "the loop goes on"
+        return True
+
+    monkeypatch.setattr(lua, "MOST_ENDED", 3)
+    monkeypatch.setattr(lua, "_has_ended", ended)
+    lua.leave_ended_session()
+    assert len(looks) == 3
 
 
 def test_giving_back_on_any_error_admits_a_sold_unit(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
