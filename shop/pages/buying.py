@@ -20,7 +20,7 @@ from inventory import errors
 from shop import clock
 from shop.api.serializers import MAX_ID, MAX_QUANTITY
 from shop.api.throttles import OrderRate
-from shop.models import Sale, SaleItem
+from shop.models import Order, Sale, SaleItem
 from shop.orders.errors import (
     KeyReused,
     NoGuests,
@@ -33,7 +33,7 @@ from shop.orders.errors import (
     UnknownSale,
 )
 from shop.orders.place import place_order
-from shop.orders.receipts import Placed
+from shop.orders.receipts import Placed, Receipt
 from shop.pages.guests import for_customers, is_guest, no_guests
 from shop.pages.page import PageRefused, page
 from shop.pages.sales import minutes_to_pay, sale_or_404
@@ -84,7 +84,7 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
     """Show the order form, or place the order if the form was sent.
 
     The idempotency key is in the URL of the form. So a buyer who reloads the form or comes back to it sends the same
-    key. The session keeps the key until the buyer has seen an order of the sale. So a buyer who got no response and
+    key. The session keeps the key until the buyer has seen the order that has it. So a buyer who got no response and
     opens the form again buys only once. With JavaScript, `buy.js` makes the form send the key of an unanswered order of
     the button on the sale's page.
     """
@@ -101,7 +101,7 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
             query = request.GET.copy()
             query["key"] = request.session.setdefault(kept_key(sale.pk), str(uuid4()))
             return redirect(f"{request.path}?{query.urlencode()}")
-        keys = {item.product_id: str(uuid5(key, str(item.product_id))) for item in items}
+        keys = {item.product_id: key_of(key, item.product_id) for item in items}
         return form_page(request, sale, items, keys, quantity=request.GET.get("quantity", "1"), ticket=ticket)
     form = OrderForm(request.POST)
     if not form.is_valid():
@@ -134,9 +134,19 @@ def kept_key(sale: int) -> str:
     return f"key of sale {sale}"
 
 
-def forget_key(request: HttpRequest, sale: int) -> None:
-    """Let the next form of a sale have a new key, because the buyer sees an order of this sale."""
-    request.session.pop(kept_key(sale), None)
+def key_of(form: UUID, product: int) -> str:
+    """Return the idempotency key of a product in a form that shows several."""
+    return str(uuid5(form, str(product)))
+
+
+def forget_key(request: HttpRequest, order: Receipt) -> None:
+    """Let the next form of the sale have a new key, if the buyer sees the order that has the kept one."""
+    kept = request.session.get(kept_key(order.sale))
+    if kept is None:
+        return
+    keys = [key_of(UUID(kept), item.product) for item in order.items]
+    if Order.objects.filter(pk=order.pk, key__in=keys).exists():
+        del request.session[kept_key(order.sale)]
 
 
 def wanted(request: HttpRequest, sale: Sale) -> list[SaleItem]:

@@ -124,7 +124,7 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
         ) from away
     if placed.order.pk != order:  # The order repeats an earlier one with the same key: show the earlier one.
         return redirect("order", placed.order.pk)
-    forget_key(request, placed.order.sale)
+    forget_key(request, placed.order)
     context = {
         **about(placed, from_provider="from_provider" in request.GET),
         "guest": guests.guest_of(customer_of(request)),

@@ -423,9 +423,13 @@ def test_a_form_that_is_opened_anew_buys_again_only_after_the_order_was_seen(
     assert client.get(bought).status_code == 200, "the order of another sale"
     client.post(page_of(offer, "buy/"), form_of(client, offer))
     assert orders_in() == 1 + orders + (not kept)
-    client.get(f"/orders/{Order.objects.filter(sale=offer.sale).first().pk}/")  # type: ignore[union-attr]
+    older = f"/orders/{Order.objects.filter(sale=offer.sale).latest('created_at').pk}/"
+    client.get(older)
     client.post(page_of(offer, "buy/"), form_of(client, offer))
     assert orders_in() == 2 + orders + (not kept)
+    client.get(older)  # The newer order was not seen yet.
+    client.post(page_of(offer, "buy/"), form_of(client, offer))
+    assert orders_in() == 2 + orders + 2 * (not kept)
 
 
 def test_a_form_without_its_token_is_refused(customer: int) -> None:
