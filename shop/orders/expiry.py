@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import DatabaseError
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from inventory.outages import is_away, outages
@@ -28,10 +29,14 @@ def expire_unpaid(*, batch: int = 100) -> int:
         django.db.Error: Postgres does not answer.
     """
     due = Now() - timedelta(seconds=settings.ORDER_TTL)
-    unpaid = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=due).order_by("pk")
-    total, last = 0, UUID(int=0)
-    while ids := list(unpaid.filter(pk__gt=last).values_list("pk", flat=True)[:batch]):
-        last = ids[-1]
+    # Read in the order of the index of pending orders. Ordered by id, Postgres may look for the pending orders in the
+    # index of ids, which begins with all orders of the past: it cannot know that the pending ones are the newest.
+    unpaid = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=due).order_by("payable_from", "pk")
+    total, rest = 0, unpaid
+    while found := list(rest.values_list("payable_from", "pk")[:batch]):
+        at, last = found[-1]
+        rest = unpaid.filter(Q(payable_from__gt=at) | Q(pk__gt=last), payable_from__gte=at)
+        ids = [order for _, order in found]
         try:
             total += _expire(ids)
         except DatabaseError as error:

@@ -1,10 +1,18 @@
-"""Each index costs every order a write, so no index repeats the beginning of another one of its table."""
+"""Each index costs every order a write, so no index repeats the beginning of another one, and each one is used."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from django.apps import apps
 from django.db import connection
+from django.db.models.functions import Now
+from redis import Redis
+
+from shop.models import Order
+from shop.orders.expiry import expire_unpaid
+from tests.factories import new_customer, on_sale
 
 # Compares the whole definition: columns with their operator classes and collations, from the first one on.
 REPEATED = """
@@ -46,3 +54,48 @@ def test_each_foreign_key_of_the_models_is_in_the_tables() -> None:
             keys = {field.column for field in model._meta.local_fields if field.is_relation and field.db_constraint}
             missing += [(table, column) for column in keys - in_table]
     assert missing == [("shop_order", "sale_id")]
+
+
+# Ids of orders begin with the time, so the pending orders are the last ones in the index of ids. A worker has saved the
+# last 250 of them together, so they are payable from the same time.
+ORDERS = """
+    INSERT INTO shop_order (id, customer_id, sale_id, currency, state, reason, key, body_hash, created_at, payable_from)
+    SELECT lpad(to_hex(number), 32, '0')::uuid, %s, %s, 'EUR', CASE WHEN number > 9000 THEN 'pending' ELSE 'paid' END,
+           '', number::text, repeat('0', 64), placed, placed
+      FROM generate_series(1, 10000) AS number,
+           LATERAL (SELECT now() - make_interval(hours => 10001 - least(number, 9751))) AS at (placed)
+"""
+
+
+class RowsRead:
+    """A wrapper of statements that counts the rows which each `SELECT … LIMIT 100` reads from a table or an index."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def __call__(self, execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.endswith(" LIMIT 100"):
+            execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params, many, context)
+            ((plan,),) = context["cursor"].fetchone()
+            self.counts.append(self._of(plan["Plan"]))
+        return execute(sql, params, many, context)
+
+    def _of(self, node: dict[str, Any]) -> int:
+        if inner := node.get("Plans"):
+            return sum(map(self._of, inner))
+        return int(node["Actual Rows"]) + int(node.get("Rows Removed by Filter", 0))
+
+
+@pytest.mark.django_db
+def test_expiry_does_not_read_the_orders_of_the_past(redis: Redis) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(ORDERS, [new_customer(), on_sale({"a": 1}).sale])
+        cursor.execute("ANALYZE shop_order")
+    pending = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=Now())
+    with connection.execute_wrapper(by_id := RowsRead()):
+        assert len(pending.order_by("pk").values_list("pk")[:100]) == 100
+    assert by_id.counts == [9100], "the control"
+    with connection.execute_wrapper(expiry := RowsRead()):
+        assert expire_unpaid() == 1000
+    assert len(expiry.counts) == 11
+    assert max(expiry.counts) <= 350
