@@ -127,7 +127,7 @@ def test_reservations_are_counted_again_after_a_loss(
         with monkeypatch.context() as dying:
             dying.setattr(Counters, "confirm_reservation", lambda *rest: False)
             dying.setattr(Counters, "give_back", lambda *rest: False)
-            dying.setattr("inventory.stock.take", raising(IntegrityError("gone")))
+            dying.setattr("inventory.strategies.lua.save_at_once", raising(IntegrityError("gone")))
             with suppress(IntegrityError):
                 buy(offer, a=2, b=1)
     requests = [note.order_id for note in counters.reservations()]
