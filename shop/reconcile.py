@@ -6,12 +6,13 @@ import logging
 from dataclasses import dataclass
 
 from django.conf import settings
-from django.db import Error
+from django.db import DatabaseError, Error
 from django.db.models import Q
 from django.db.models.functions import Now
 from redis import RedisError
 
 from inventory import reconcile as inventory
+from inventory.outages import is_away
 from inventory.reconcile import Repair
 from shop import reconciliations
 from shop.conservation import broken
@@ -68,9 +69,23 @@ def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
     """Call `reconcile`, check the conservation law before and after, and log the skus that break it.
 
     The result is stored for the overview.
+
+    Raises:
+        RedisError, django.db.Error, Exception: as `reconcile`.
+        DatabaseError: Postgres could not compute the law, for example within a statement timeout. Repairs were made.
     """
-    before = broken()
+    unaudited: DatabaseError | None = None
+    before: list[str] = []
+    try:
+        before = broken()
+    except DatabaseError as error:
+        # The audit reads all orders, so a large shop may exceed a time limit of Postgres. Repair all the same.
+        if is_away(error):
+            raise
+        unaudited = error
     repairs = reconcile(grace=grace)
+    if unaudited is not None:
+        raise unaudited
     result = Reconciled(before, repairs, broken())
     reconciliations.note(broken=result.after, repairs=len(repairs), units=result.units)
     if result.before or result.after:

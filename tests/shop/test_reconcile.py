@@ -16,7 +16,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
-from django.db import IntegrityError, OperationalError, ProgrammingError, transaction
+from django.db import IntegrityError, OperationalError, ProgrammingError, connection, transaction
 from django.utils import timezone
 from redis import Redis, RedisError, ResponseError
 
@@ -32,7 +32,7 @@ from shop.models import Order, Sale
 from shop.orders.customer_changes import cancel_order
 from shop.orders.lookup import find_order
 from shop.orders.queued import save_queued
-from shop.reconcile import reconcile
+from shop.reconcile import reconcile, reconcile_and_audit
 from shop.runtime import tasks
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
@@ -503,6 +503,24 @@ def test_reservations_are_released_when_saving_fails(
     monkeypatch.setattr("shop.reconcile.save_queued", raising(ProgrammingError("no such column")))
     assert [repair.units for repair in reconcile(grace=0)] == [2]
     assert "Queued orders were not saved. They stay queued. " in caplog.text
+    assert_law(a=5, b=5)
+
+
+def test_it_repairs_although_the_audit_takes_too_long(
+    offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit reads all orders, and the role of a shop behind PgBouncer has a statement timeout."""
+
+    def audit() -> list[str]:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SET LOCAL statement_timeout = 1")
+            cursor.execute("SELECT pg_sleep(60)")
+        return []
+
+    monkeypatch.setattr("shop.reconcile.broken", audit)
+    counters.take(new_request(("a", 2)))
+    with pytest.raises(OperationalError, match="statement timeout"):
+        reconcile_and_audit(grace=0)
     assert_law(a=5, b=5)
 
 
