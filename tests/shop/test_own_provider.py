@@ -49,7 +49,7 @@ class TinyPay(PaymentProvider):
 
     def read_webhook(self, request: Request) -> ProviderReport | None:
         signature = request.headers.get("Tiny-Signature", "")
-        if not hmac.compare_digest(signed(request.body), signature):
+        if not hmac.compare_digest(signed(request.body).encode(), signature.encode()):
             raise BadSignature("The signature of TinyPay does not match.")
         event: dict[str, Any] = json.loads(request.body)
         money = {"amount": f"{Decimal(event.get('cents', 0)) / 100:.2f}", "currency": event.get("iso")}
@@ -126,7 +126,7 @@ def test_customers_cannot_mark_orders_as_paid_there(customer: int, order: UUID, 
 
 
 def test_a_webhook_with_a_wrong_signature_changes_and_records_nothing(order: UUID) -> None:
-    for signature in ("", "0" * 64):
+    for signature in ("", "0" * 64, "é"):
         refused = assert_problem(tells(signature, **paid(order)), 403, "signature")
         assert "TinyPay" in refused["detail"]
     assert (state(order), UnmatchedReport.objects.count()) == ("pending", 0)
@@ -172,6 +172,7 @@ def test_the_class_in_the_documentation_works(order: UUID, settings: Any, monkey
     exec(sample, names)  # noqa: S102 - the text is ours
     monkeypatch.setattr(sys.modules[__name__], "Shown", names["TinyPay"], raising=False)
     settings.PAYMENT_PROVIDER = f"{__name__}.Shown"
-    assert_problem(tells("0" * 64, **paid(order)), 403, "signature")
+    for signature in ("0" * 64, "é"):
+        assert_problem(tells(signature, **paid(order)), 403, "signature")
     assert (tells(type="hello").json(), state(order)) == ({}, "pending")
     assert (tells(**paid(order)).json()["outcome"], state(order)) == ("paid", "paid")
