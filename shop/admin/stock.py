@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.views.main import ChangeList
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Abs, Coalesce
 from django.http import HttpRequest
@@ -156,6 +156,12 @@ class StockAdmin(CheckedAdmin):
             registry.refresh([sku], saved)
         except RedisError as error:
             warning = f"The movement is saved, but Redis does not answer, so the counter of {sku} may be wrong: {error}"
+            self.message_user(request, warning, messages.WARNING)
+        except DatabaseError as error:
+            warning = (
+                f"The movement is saved, but the counter of {sku} in Redis may be wrong until it is reconciled. "
+                f"Postgres reports: {error}"
+            )
             self.message_user(request, warning, messages.WARNING)
 
     def construct_change_message(self, request: HttpRequest, form: Any, formsets: Any, add: bool = False) -> Any:  # noqa: FBT001, FBT002

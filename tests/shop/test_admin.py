@@ -13,7 +13,7 @@ import pytest
 import uuid_utils.compat
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.db import connection
+from django.db import OperationalError, connection
 from django.db.models import Model
 from django.template.response import TemplateResponse
 from django.test import Client
@@ -229,6 +229,17 @@ def test_a_delivery_without_redis_is_saved_with_a_warning(admin_client: Client, 
     with redis_gone():
         page = post(admin_client, A, move("5"))
     assert "The movement is saved, but Redis does not answer, so the counter of a may be wrong" in page
+    assert stocked() == (15, 15)
+
+
+def test_a_delivery_whose_counter_cannot_be_corrected_is_saved_with_a_warning(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of the stock may be locked for longer than `lock_timeout` after the movement is committed."""
+    on_sale({"a": 10}, strategy="lua")
+    monkeypatch.setattr(registry, "refresh", raising(OperationalError("canceling statement due to lock timeout")))
+    page = post(admin_client, A, move("5"))
+    assert "The movement is saved, but the counter of a in Redis may be wrong" in page
     assert stocked() == (15, 15)
 
 
