@@ -45,8 +45,11 @@ class ExtendingAdmin(CheckedAdmin):
         form = ExtendForm(request.POST or None, initial={"shown": sale.closes_at.isoformat()})
         if request.method == "POST" and form.is_valid():
             by = timedelta(minutes=form.cleaned_data["minutes"])
-            with transaction.atomic():
-                problems = lifecycle.extend(sale.pk, by, closes_at=form.cleaned_data["shown"])
+            try:
+                with transaction.atomic():
+                    problems = lifecycle.extend(sale.pk, by, closes_at=form.cleaned_data["shown"])
+            except OverflowError:
+                problems = ["It would close after the year 9999."]
             if problems:
                 self.message_user(request, f"{sale} was not extended. {' '.join(problems)}", messages.WARNING)
             else:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -226,6 +226,14 @@ def test_a_sale_gets_more_time(admin_client: Client) -> None:
     for wrong in ("0", "-1", "x", "9999999"):
         extend(admin_client, offer.sale, wrong)
     assert Sale.objects.get().closes_at == before + timedelta(minutes=15)
+
+
+def test_a_sale_is_not_extended_beyond_the_last_year(admin_client: Client) -> None:
+    offer = on_sale({"a": 10})
+    last = datetime.max.replace(microsecond=0, tzinfo=UTC)
+    Sale.objects.update(closes_at=last)
+    assert "was not extended. It would close after the year 9999." in extend(admin_client, offer.sale, "15")
+    assert Sale.objects.get().closes_at == last
 
 
 def test_a_form_that_is_sent_twice_extends_a_sale_once(admin_client: Client) -> None:
