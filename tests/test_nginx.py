@@ -12,6 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from django.utils.http import MAX_URL_REDIRECT_LENGTH
 
 from loadtest.local_proxy import LocalProxy, compose_configuration, find_nginx, replaced
 from shop import limits
@@ -42,6 +43,8 @@ class Upstream:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.requests: list[bytes] = []
+        self.more = b""
+        """Further lines of the head of an answer."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -59,7 +62,8 @@ class Upstream:
                 if not (data := connection.recv(65536)):
                     return
                 self.requests[number] += data
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+            head = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n" + self.more
+            connection.sendall(head + b"\r\nok")
 
     def _whole(self, number: int) -> bool:
         head, end, body = self.requests[number].partition(b"\r\n\r\n")
@@ -152,6 +156,25 @@ def test_without_a_web_server_the_answer_says_to_try_again(tmp_path: Path) -> No
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"\r\nRetry-After: 2" in answer
     assert json.loads(problem)["type"] == "/api/problems/unavailable/"
+
+
+@pytest.mark.parametrize("fits", [True, False], ids=["fits", "control"])
+def test_a_client_takes_no_web_server_out_by_a_long_redirect(tmp_path: Path, fits: bool) -> None:
+    """A redirect to the log-in repeats the address of the request. nginx must not take it for a fault of the server.
+
+    Negative control: with nginx's own buffer, two requests stop both web servers for ten seconds.
+    """
+    configuration = CONFIGURATION if fits else re.sub(r" +proxy_(busy_)?buffers?_size .*;\n", "", CONFIGURATION)
+    request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"
+    server = "server web:8000 resolve;"
+    with closing(Upstream()) as one, closing(Upstream()) as two:
+        both = replaced(configuration, server, f"{server} server 127.0.0.1:{two.port};")
+        with proxy(tmp_path, one.port, both) as port:
+            for redirects in (True, True, False, False, False, False):
+                location = b"Location: /" + b"x" * MAX_URL_REDIRECT_LENGTH
+                one.more = two.more = b"%b\r\nSet-Cookie: %b\r\n" % (location, b"x" * 4096) if redirects else b""
+                with connect(port, request) as client:
+                    assert received(client).startswith(b"HTTP/1.1 200 ") is fits
 
 
 def test_its_limits_are_those_of_the_web_server() -> None:
