@@ -2,13 +2,14 @@
 
 from django.urls import path
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import TemplateHTMLRenderer
 
 from shop.api import orders, payments, sales, tokens, waiting
+from shop.api.schema_view import Schema
 
-schema = SpectacularAPIView.as_view(
+schema = Schema.as_view(
     renderer_classes=[OpenApiYamlRenderer, OpenApiJsonRenderer],
     content_negotiation_class=DefaultContentNegotiation,
     http_method_names=["get", "head"],

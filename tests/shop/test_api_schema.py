@@ -10,8 +10,10 @@ from uuid import UUID
 import pytest
 import schemathesis
 from django.contrib.auth.models import User
+from django.utils.translation import trans_real
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
+from drf_spectacular.views import SpectacularAPIView
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from redis import Redis
@@ -19,8 +21,10 @@ from rest_framework.test import APIClient
 
 from shop import conservation
 from shop.accounts import tokens
+from shop.api import schema_view
 from shop.api.problems import PROBLEMS
 from shop.api.schema import EVERYWHERE
+from shop.api.schema_view import Schema
 from shop.api.serializers import NewOrderSerializer, NewPaymentSerializer
 from shop.payments import signatures
 from shop.runtime.wsgi import application
@@ -187,6 +191,42 @@ def test_every_operation_has_a_tag_and_a_summary(visitor: APIClient) -> None:
     }  # fmt: skip
     assert [each for each in operations.values() if not each["summary"] or "." in each["summary"]] == []
     assert operations["/api/orders/", "post"]["summary"] == "Place an order"
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["once", "control"])
+def test_a_process_makes_the_schema_once(visitor: APIClient, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
+    """A process makes the schema once, so nobody keeps its threads busy. Negative control: drf-spectacular's view."""
+    made, make = [], SchemaGenerator.get_schema
+
+    def counted(*args: Any, **values: Any) -> Any:
+        made.append(make(*args, **values))
+        return made[-1]
+
+    monkeypatch.setattr(SchemaGenerator, "get_schema", counted)
+    if not once:
+        monkeypatch.setattr(Schema, "get", SpectacularAPIView.get)
+    schema_view.rendered.cache_clear()
+    answers = {visitor.get("/api/schema/").content for _ in range(3)}
+    assert len(answers) == 1
+    assert len(made) == (1 if once else 3)
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["once", "control"])
+def test_the_query_changes_nothing_in_the_schema(
+    visitor: APIClient, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    """`lang` and `version` are ignored. Negative control: drf-spectacular's view keeps and echoes what is sent."""
+    if not once:
+        monkeypatch.setattr(Schema, "get", SpectacularAPIView.get)
+    visitor.raise_request_exception = False
+    plain, languages = visitor.get("/api/schema/"), len(trans_real._translations)
+    answers = [
+        visitor.get("/api/schema/", query) for query in ({"lang": "made-up"}, {"version": "x"}, {"version": "\n"})
+    ]
+    assert ([answer.status_code for answer in answers] == [200, 200, 200]) is once
+    same = {(answer.content, answer.headers.get("Content-Disposition")) for answer in (plain, *answers)}
+    assert (len(same) == 1) is once
+    assert (len(trans_real._translations) == languages) is once
 
 
 def test_the_page_of_the_api_names_its_language(visitor: APIClient) -> None:
