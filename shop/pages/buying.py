@@ -14,6 +14,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import dateformat
 from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from inventory import errors
@@ -78,6 +79,7 @@ class FormShownAgain(Exception):
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
 @page
 @for_customers
 def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
