@@ -46,17 +46,20 @@ class Echo:
         return text
 
 
-def rows(orders: QuerySet[Order]) -> Iterator[str]:
+def rows(orders: QuerySet[Order], *, references: bool = True) -> Iterator[str]:
     """Yield the CSV lines batch by batch, newest order first.
 
     One statement reads each batch and continues after the last id. A server-side cursor for all orders would exceed
     the statement timeout, and a pooler allows no cursor. Orders that are placed during the export are not in it.
+
+    Args:
+        references: whether the reader may see payments. Without it, the column with their references is left out.
     """
     writer = csv.writer(Echo())
-    yield writer.writerow(HEADER)
+    yield writer.writerow([name for name in HEADER if references or name != "references"])
     found = orders.order_by("-pk").values_list(
         *("pk", "customer__username", "sale__name", "state", "created_at", "ending__at", "ending__by__username"),
-        *(PRODUCTS, TOTAL, "currency", REFERENCES, "key", "reason"),
+        *(PRODUCTS, TOTAL, "currency", *((REFERENCES,) if references else ()), "key", "reason"),
     )
     # The status line is already sent, so report an error in the last row.
     try:

@@ -110,6 +110,10 @@ class RefundItemsForm(forms.Form):
         return {str(item.product_id): self.cleaned_data[f"{name}-{item.pk}"] for item in self.items}
 
 
+def may_see_payments(request: HttpRequest) -> bool:
+    return admin.site.get_model_admin(Payment).has_view_permission(request)
+
+
 def cancel_batch(orders: Sequence[Order], ends: float, *, by: int) -> BatchResult:
     """Cancel the pending orders of a batch. See `bulk.Act` for the first two arguments.
 
@@ -179,7 +183,8 @@ class OrderAdmin(RecordingAdmin):
         except IncorrectLookupParameters:
             return redirect("admin:shop_order_changelist")
         headers = {"Content-Disposition": 'attachment; filename="orders.csv"'}
-        return StreamingHttpResponse(rows(found), content_type="text/csv; charset=utf-8", headers=headers)
+        lines = rows(found, references=may_see_payments(request))
+        return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
 
     def get_inlines(self, request: HttpRequest, obj: Order | None) -> list[type[TabularInline]]:
         """Return the tables below the order, without an empty table of payments."""
@@ -188,8 +193,7 @@ class OrderAdmin(RecordingAdmin):
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
         if (order := kwargs.get("obj")) is not None:
-            may_see_payments = admin.site.get_model_admin(Payment).has_view_permission(request)
-            context["timeline"] = timeline(order, payments_too=may_see_payments)
+            context["timeline"] = timeline(order, payments_too=may_see_payments(request))
         return super().render_change_form(request, context, *args, **kwargs)
 
     def has_cancel_permission(self, request: HttpRequest, object_id: Any = None) -> bool:

@@ -130,6 +130,14 @@ def test_only_who_may_see_orders_exports_them(staff: Callable[..., Client]) -> N
     assert staff("view_order").post(f"{ORDERS}export/").status_code == 405
 
 
+def test_only_who_may_see_payments_exports_their_references(staff: Callable[..., Client]) -> None:
+    pay(bought(on_sale({"a": 1}), a=1), "provider-4711")
+    assert exported(staff("view_order", "view_payment"))[0]["references"] == "provider-4711"
+    (row,) = exported(staff("view_order"))
+    assert "references" not in row
+    assert "provider-4711" not in row.values()
+
+
 def time_line(client: Client, order: Order) -> list[str]:
     page = get(client, f"{ORDERS}{order.pk}/change/").partition("Time line")[2]
     entries = re.findall(r"<li.*?</li>", page.partition("</ol>")[0], re.DOTALL)
