@@ -162,7 +162,7 @@ class Door:
                         self._answer(request)
                 except Exception:
                     # Send a response here, because no caller of this thread would.
-                    logger.exception("%s %s failed", request.scope.method, request.scope.path)
+                    logger.exception("%s %r failed", request.scope.method, request.scope.path)
                     if self._deadlines.pop(request.proto, None) is not None:
                         request.note_answer(problems.INTERNAL.status)
                     _survive(partial(self._send, request.proto, problems.response(problems.INTERNAL)))
@@ -190,8 +190,9 @@ class Door:
 
     def _give_up(self, request: Arrived, problem: problems.Problem) -> None:
         request.note_answer(problem.status)
+        # Quote the path: the client may have sent a line break in it, and would write a line of its own into the log.
         logger.warning(
-            "Answered after %s s, %s: %s %s",
+            "Answered after %s s, %s: %s %r",
             *(limits.REQUEST, problem.slug, request.scope.method, request.scope.path),
             extra={"trace": request.trace},
         )

@@ -431,6 +431,27 @@ def test_a_request_that_waited_for_a_thread_was_not_begun(monkeypatch: pytest.Mo
     assert begun.qsize() == 1, "the third"
 
 
+def test_a_path_writes_no_line_into_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """granian decodes the path, so a client can send a line break in it."""
+
+    def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
+        raise LookupError("a fault of the application")
+
+    monkeypatch.setattr(limits, "REQUEST", 0.2)
+    waiting, begun, go_on = door_of_one_thread()
+    late, failing = Request(), Request()
+    late.path = failing.path = "/\nWARNING forged"
+    waiting.admit(late, late)
+    begun.get()
+    late.problem()
+    go_on.set()
+    Door(application, threads=1).admit(failing, failing)
+    assert failing.answers.get(timeout=30)[0] == 500
+    messages = [record.getMessage() for record in caplog.records if record.name == door.__name__]
+    assert len(messages) == 2
+    assert not any("\n" in message for message in messages)
+
+
 def test_a_process_is_alive_while_all_its_threads_wait() -> None:
     served, begun, go_on = door_of_one_thread()
     waiting, alive = Request(), Request()
