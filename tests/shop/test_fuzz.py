@@ -162,7 +162,8 @@ def fuzzed(redis: Redis) -> dict[str, Any]:
         "object_id": [sale, order, str(StockItem.objects.get().pk), str(customer)],
         "slug": ["sold-out", "no-lock", "redlock", *Sale.objects.values_list("slug", flat=True)],
         "key": ["one-key", "another", '"quoted"', "", "x" * 200, "\x7f"],
-        "query": ["page", "q", "o", "p", "next", "cursor", "_to_field", "_popup", "e", "all", "format", "lang"],
+        "query": ["page", "q", "o", "p", "next", "cursor", "_to_field", "_popup", "e", "all", "format", "lang",
+                  "version", "script"],
         "field": ["sale", "items", "product", "quantity", "price", "reference", "order", "amount", "currency", "key",
                   "username", "password", "refresh", "action", "_selected_action", "csrfmiddlewaretoken", "next"],
     }  # fmt: skip
