@@ -15,10 +15,12 @@ from shop.accounts.errors import HashingBusy
 WAIT = 5.0
 """Seconds that a thread waits for its turn to hash."""
 
-# Hash one password at a time: more would take the processors from the orders. A thread that waits to hash cannot take
-# orders either, so at most a quarter of the threads may hash or wait.
+PLACES = max(1, settings.WEB_THREADS // 4)
+"""How many threads of a process may hash or wait to hash. They take no orders in the meantime."""
+
+# Hash one password at a time: more would take the processors from the orders.
 _turn = BoundedSemaphore(1)
-_waiting = BoundedSemaphore(max(1, settings.WEB_THREADS // 4))
+_waiting = BoundedSemaphore(PLACES)
 
 
 class PasswordHasher(PBKDF2PasswordHasher):

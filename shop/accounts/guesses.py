@@ -4,13 +4,20 @@ Each try is counted before its password is hashed, and removed from the count af
 So concurrent tries cannot exceed the limit, and a try beyond it costs no hash. Only wrong passwords close an account
 until the window ends. If checks that still run use up the limit, a further try may be repeated after a second.
 
+A right password is not counted, but it costs a hash, too. So one account, and one address, may take at most half of a
+process's places to hash. Otherwise a single client with an account could keep everybody else from logging in.
+
 A library such as django-axes counts after the check, so forty concurrent tries pass. It also has the same limit for
 accounts and IP addresses.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from ipaddress import IPv6Address, ip_address, ip_network
+from threading import Lock
 from typing import Any, cast
 
 from django.contrib.auth.backends import ModelBackend
@@ -23,11 +30,18 @@ from rest_framework.throttling import BaseThrottle
 from inventory.outages import outages
 from shop.accounts.errors import TooManyGuesses, TriesUnderWay
 from shop.accounts.guess_counts import Counted, LocalCounts, Outcome, RedisCounts, Try
+from shop.hashers import PLACES
 
 COUNTING = "Counting guesses of passwords in Redis"
 """Name in the log of the work that fails while Redis is away. Each process then counts for itself."""
 
+MOST_AT_ONCE = max(1, PLACES // 2)
+"""How many passwords of one account, and from one IP address, a process checks at once."""
+
 shared, local = RedisCounts(), LocalCounts()
+_checked: Counter[str] = Counter()
+"""Number of passwords that this process is checking, by account and by IP address."""
+_checked_lock = Lock()
 
 
 class GuardedBackend(ModelBackend):
@@ -47,13 +61,14 @@ class GuardedBackend(ModelBackend):
         if username is None or password is None:
             return None
         tried = Try.of(username, address_of(request) if request is not None else "")
-        counts, counted = _count(tried)
-        outcome = Outcome.UNCHECKED
-        try:
-            user = super().authenticate(request, username=username, password=password, **more)
-            outcome = Outcome.WRONG if user is None else Outcome.RIGHT
-        finally:
-            _finish(counts, tried, counted, outcome)
+        with _one_of_few(tried):
+            counts, counted = _count(tried)
+            outcome = Outcome.UNCHECKED
+            try:
+                user = super().authenticate(request, username=username, password=password, **more)
+                outcome = Outcome.WRONG if user is None else Outcome.RIGHT
+            finally:
+                _finish(counts, tried, counted, outcome)
         if user is not None:
             local.remember(tried)
         return user
@@ -85,6 +100,28 @@ def address_of(request: HttpRequest) -> str:
     if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
         return str(ip_network((address, 64), strict=False))
     return str(address)
+
+
+@contextmanager
+def _one_of_few(tried: Try) -> Iterator[None]:
+    """Inside the `with` block, count a password that this process checks.
+
+    Raises:
+        TriesUnderWay: it is checking `MOST_AT_ONCE` others of this account or from this address.
+    """
+    names = [name for name in (tried.account, tried.address) if name]
+    with _checked_lock:
+        if any(_checked[name] >= MOST_AT_ONCE for name in names):
+            raise TriesUnderWay
+        _checked.update(names)
+    try:
+        yield
+    finally:
+        with _checked_lock:
+            _checked.subtract(names)
+            for name in names:
+                if not _checked[name]:
+                    del _checked[name]
 
 
 def _count(tried: Try) -> tuple[RedisCounts | LocalCounts, Counted]:

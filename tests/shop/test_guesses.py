@@ -102,8 +102,11 @@ def test_the_doors_count_together(user: User, settings: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", [3, 1000])
-def test_guesses_at_the_same_time_are_counted_before_they_are_checked(user: User, settings: Any, limit: int) -> None:
+def test_guesses_at_the_same_time_are_counted_before_they_are_checked(
+    user: User, settings: Any, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
     """Guesses at the same time are counted before they are checked. Negative control: a higher limit lets all pass."""
+    monkeypatch.setattr(guesses, "MOST_AT_ONCE", 12)
     settings.GUESSES_PER_ACCOUNT = limit
     statuses = Counter(answer.status_code for answer in at_once(*[lambda: by_token("ada", "wrong")] * 12))
     assert statuses[401] == min(limit, 12)
@@ -257,7 +260,10 @@ def test_without_redis_a_process_limits_guesses_itself(user: User, settings: Any
     assert log_in("ada", PASSWORD, **OWN).status_code == right
 
 
-def test_without_redis_guesses_at_once_are_limited(user: User, settings: Any, redis_gone: Gone) -> None:
+def test_without_redis_guesses_at_once_are_limited(
+    user: User, settings: Any, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guesses, "MOST_AT_ONCE", 12)
     settings.GUESSES_PER_ACCOUNT = 3
     with redis_gone():
         statuses = Counter(answer.status_code for answer in at_once(*[lambda: by_token("ada", "wrong")] * 12))
@@ -327,18 +333,37 @@ def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
     go_on.set()
 
 
-def test_of_forty_logins_at_once_most_are_refused_at_once(hashing: threading.Event, settings: Any) -> None:
-    """Of forty log-ins at once, one hashes and three wait. The others free their threads at once."""
-    settings.GUESSES_PER_ACCOUNT = 1000
+@pytest.mark.parametrize(
+    ("accounts", "addresses", "checked"), [(40, 40, 4), (1, 40, 2), (40, 1, 2)], ids=["many", "account", "address"]
+)
+def test_of_forty_logins_at_once_most_are_refused_at_once(
+    hashing: threading.Event, settings: Any, accounts: int, addresses: int, checked: int
+) -> None:
+    """Of forty log-ins at once, one hashes and three wait. The others free their threads at once.
 
-    with ThreadPoolExecutor(40) as pool:
-        answers = [pool.submit(closing(lambda: by_token("nobody", "wrong"))) for _ in range(40)]
-        wait_for(lambda: sum(answer.done() for answer in answers) == 36, "36 refusals")
+    One account, or one address, takes at most two of the four places, so another client can log in meanwhile.
+    """
+    settings.GUESSES_PER_ACCOUNT = settings.GUESSES_PER_ADDRESS = 1000
+
+    def log_in(number: int) -> Any:
+        address = f"192.0.2.{number % addresses}"
+        return closing(lambda: by_token(f"nobody {number % accounts}", "wrong", REMOTE_ADDR=address))()
+
+    with ThreadPoolExecutor(41) as pool:
+        answers = [pool.submit(log_in, number) for number in range(40)]
+        wait_for(lambda: sum(answer.done() for answer in answers) == 40 - checked, f"{40 - checked} refusals")
+        other = pool.submit(closing(lambda: by_token("ada", "wrong", REMOTE_ADDR="198.51.100.1")))
+        if checked == 4:
+            assert other.result(PATIENCE).status_code == 503
+        else:
+            wait_for(lambda: guesses._checked["198.51.100.1"] == 1, "the other client's turn")
         hashing.set()
         statuses = Counter(answer.result(PATIENCE).status_code for answer in answers)
-    assert statuses == {503: 36, 401: 4}
+        assert other.result(PATIENCE).status_code == (503 if checked == 4 else 401)
+    assert statuses == {503: 40 - checked, 401: checked}
     busy = next(answer.result() for answer in answers if answer.result().status_code == 503)
     assert_problem(busy, 503, "login-busy")
+    assert not guesses._checked
 
 
 def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
