@@ -63,11 +63,9 @@ def trace(slug: str) -> Trace | None:
     """Return the stored trace of a rung that needs servers of its own, so that its page cannot replay it."""
 
     def parse(stored: Any) -> Trace:
-        del stored["ended"], stored["reached"]
-        for step in stored["steps"]:
-            step["line"] = find_line(step["file"], step["line"], step.pop("code"))
-        steps = [Step(**{name: _frozen(value) for name, value in step.items()}) for step in stored["steps"]]
-        return Trace(**stored | {"schedule": tuple(stored["schedule"]), "steps": tuple(steps), "choices": ()})
+        values = {name: value for name, value in stored.items() if name not in ("ended", "reached")}
+        steps = tuple(map(_step, stored["steps"]))
+        return Trace(**values | {"schedule": tuple(stored["schedule"]), "steps": steps, "choices": ()})
 
     return result_store.read(TRACES / f"{slug}.json", parse, f"ladder --search {slug}")
 
@@ -77,6 +75,11 @@ def store_trace(run: Trace) -> None:
     stored = run.as_json()
     stored["steps"] = [{**step, "code": code_at(step["file"], step["line"])} for step in stored["steps"]]
     result_store.write(TRACES / f"{run.rung}.json", stored)
+
+
+def _step(stored: Mapping[str, Any]) -> Step:
+    values = {name: _frozen(value) for name, value in stored.items() if name != "code"}
+    return Step(**values | {"line": find_line(stored["file"], stored["line"], stored["code"])})
 
 
 def _frozen(value: Any) -> Any:

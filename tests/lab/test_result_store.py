@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,24 @@ def test_a_file_is_parsed_again_only_after_a_change(tmp_path: Path) -> None:
         before = result_store._parsed.cache_info().misses
         assert [result_store.read(path, str, "lab refresh") for _ in range(3)] == [value] * 3
         assert result_store._parsed.cache_info().misses == before + 1
+
+
+READERS: dict[str, Callable[[], object]] = {
+    "witness": lambda: witness.load("setnx"),
+    "trace": lambda: witness.trace("redlock"),
+    "verdict": lambda: witness.verdict("no-lock"),
+    "stress run": lambda: witness.stress("no-lock"),
+    "comparison": lambda: comparisons.load("locks"),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_a_reader_leaves_the_result_to_the_next(read: Callable[[], object]) -> None:
+    """All readers share the parsed file. One that changed it would make it look damaged to the next."""
+    result_store._parsed.cache_clear()
+    first = read()
+    assert first is not None
+    assert read() == first
 
 
 def test_two_writers_do_not_undo_each_other(folder: Path) -> None:
