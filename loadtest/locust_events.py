@@ -72,13 +72,7 @@ def on_test_start(environment: Environment, **_: Any) -> None:
         burst = _prepare(environment)
     except Exception as error:
         # End Locust, whose buyers would otherwise wait for a burst forever.
-        # Suppress BrokenPipeError: Locust must end even if standard output is closed, as with `| head -1`.
-        environment.process_exit_code = 2
-        with suppress(BrokenPipeError):
-            sys.stderr.write(f"The burst cannot be prepared: {error}\n")
-        if options.json_lines:
-            with suppress(BrokenPipeError):
-                _write_line({"error": str(error)})
+        _fail(environment, f"The burst cannot be prepared: {error}", error)
         runner.quit()
         return
     if isinstance(runner, MasterRunner):
@@ -91,14 +85,20 @@ def on_test_start(environment: Environment, **_: Any) -> None:
 
 
 def on_test_stop(environment: Environment, **_: Any) -> None:
-    """Compute the verdict from the tables, and report it. The exit status is 0 when it holds, else 1."""
+    """Compute the verdict from the tables, and report it. Exit status: 0 when it holds, 1 when not, 2 without one."""
     if isinstance(environment.runner, WorkerRunner) or not environment.prepared_burst.ready():
         return
     options = environment.parsed_options
     burst: Burst = environment.prepared_burst.get()
     environment.prepared_burst = AsyncResult()
-    outcome.close_sale(burst)
-    verdict = compute_verdict(burst, environment.burst_results, host=environment.host, clients=options.num_users or 1)
+    try:
+        outcome.close_sale(burst)
+        verdict = compute_verdict(
+            burst, environment.burst_results, host=environment.host, clients=options.num_users or 1
+        )
+    except Exception as error:
+        _fail(environment, f"There is no verdict: {error}", error)
+        return
     broken = not holds(verdict)
     environment.process_exit_code = 1 if broken else 0
     environment.events.request.fire(
@@ -113,6 +113,17 @@ def on_test_stop(environment: Environment, **_: Any) -> None:
         _write_line({"result": verdict})
     else:
         sys.stdout.write(f"\nVerdict, computed from the tables: {summarize(verdict)}\n{json.dumps(verdict)}\n")
+
+
+def _fail(environment: Environment, message: str, error: Exception) -> None:
+    """Say why there is no verdict, and let Locust end with status 2."""
+    environment.process_exit_code = 2
+    # Suppress BrokenPipeError: Locust must end even if standard output is closed, as with `| head -1`.
+    with suppress(BrokenPipeError):
+        sys.stderr.write(f"{message}\n")
+    if environment.parsed_options.json_lines:
+        with suppress(BrokenPipeError):
+            _write_line({"error": str(error)})
 
 
 def _reset(environment: Environment) -> None:

@@ -17,6 +17,9 @@ from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
 
+QUEUE_SECONDS = 60.0
+"""Longest wait for an empty queue, in seconds."""
+
 
 def close_sale(burst: Burst) -> None:
     """Close the burst's sale, or delete the sale of a rung, which has sold nothing in the shop's tables.
@@ -32,13 +35,18 @@ def close_sale(burst: Burst) -> None:
         logger.warning("The counters of the burst stay in Redis: %s", error)
 
 
-def wait_for_queue(burst: Burst, *, timeout: float = 60.0) -> None:
-    """Wait until the queue of orders is empty, at most `timeout` seconds. Do not wait if nothing is queued."""
+def wait_for_queue(burst: Burst) -> int:
+    """Wait until the queue of orders is empty, at most `QUEUE_SECONDS`. Do not wait if nothing is queued.
+
+    Returns:
+        The number of orders that are still queued.
+    """
     if burst.rung or not registry.get(burst.strategy).queues:
-        return
-    deadline = time.monotonic() + timeout
-    while len(registry.queue()) and time.monotonic() < deadline:
+        return 0
+    deadline = time.monotonic() + QUEUE_SECONDS
+    while (queued := len(registry.queue())) and time.monotonic() < deadline:
         time.sleep(0.05)
+    return queued
 
 
 def stock_figures(burst: Burst, *, host: str = "") -> list[Figures]:

@@ -12,6 +12,10 @@ from loadtest.results import Results
 Verdict = dict[str, Any]
 
 
+class NoVerdict(Exception):
+    """A burst cannot be judged. The message says why, and what to do."""
+
+
 def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) -> Verdict:
     """Return all figures of a burst. `sold`, `oversold` and `conserved` are counted from the tables.
 
@@ -20,8 +24,16 @@ def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) 
     - `missing`: orders confirmed with 201 or 202 that are not in the tables once the queue is empty
     - `rejected`: orders that were queued and then rejected
     - `unserved`: refused or rejected carts that the remaining stock could serve, although no units were returned
+
+    Raises:
+        NoVerdict: confirmed orders are not in the tables, but the queue is not empty either.
     """
-    outcome.wait_for_queue(burst)
+    queued, missing = outcome.wait_for_queue(burst), outcome.count_missing(burst, results.orders)
+    if queued and missing:
+        raise NoVerdict(
+            f"{missing} orders were confirmed but not saved, and {queued} wait in the queue. Start Celery's worker "
+            "(`celery -A shop worker --pool threads`), and run the burst again"
+        )
     figures, rejected = outcome.stock_figures(burst, host=host), outcome.rejected_carts(burst)
     left = {row.sku: row.on_hand for row in figures}
     return {
@@ -38,7 +50,7 @@ def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) 
         "busy": results.busy,
         "answered": len(results.orders) + results.refused,
         "on_hand": sum(left.values()),
-        "missing": outcome.count_missing(burst, results.orders),
+        "missing": missing,
         "rejected": len(rejected),
         "unserved": count_unserved([*results.refused_carts, *rejected], left),
     }

@@ -22,7 +22,7 @@ from loadtest.local_shop import free_port
 from loadtest.management.commands.rush import connection_warning
 from loadtest.preparation import create_customers
 from loadtest.results import Results
-from loadtest.verdict import compute_verdict, holds, summarize
+from loadtest.verdict import NoVerdict, compute_verdict, holds, summarize
 from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 from tests.factories import OnSale, new_customer, on_sale
@@ -167,6 +167,21 @@ def test_a_rejected_order_is_counted(redis: Redis, left: int) -> None:
     verdict = compute_verdict(burst_of(offer, "lua-queue", 2), Results(), host="", clients=1)
     assert (verdict["rejected"], verdict["unserved"]) == (1, int(left == 2))
     assert left == 1 or not holds(verdict)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_order_that_is_still_queued_is_not_missing(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a worker there is no verdict, because a sound strategy would be called broken."""
+    monkeypatch.setattr(outcome, "QUEUE_SECONDS", 0.0)
+    offer, results = on_sale({"a": 1}, strategy="lua-queue"), Results()
+    with results.attempt() as attempt:
+        order = place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="key").order
+        attempt.sold(str(order.pk))
+    with pytest.raises(NoVerdict, match="1 orders were confirmed but not saved, and 1 wait in the queue"):
+        compute_verdict(burst_of(offer, "lua-queue", 1), results, host="", clients=1)
+    save_queued()
+    verdict = compute_verdict(burst_of(offer, "lua-queue", 1), results, host="", clients=1)
+    assert (verdict["missing"], verdict["sold"], holds(verdict)) == (0, 1, True)
 
 
 def test_without_json_the_verdict_is_a_line(manage: Manage) -> None:
