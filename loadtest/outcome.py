@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
+from uuid import UUID
 
 from redis import RedisError
 
@@ -12,13 +14,15 @@ from inventory.strategies import registry
 from loadtest.burst import Burst
 from loadtest.lab_api import call_lab
 from shop import conservation
-from shop.models import Order, Sale
+from shop.models import Order, OrderItem, Sale
 from shop.sales import lifecycle
 
 logger = logging.getLogger(__name__)
 
 QUEUE_SECONDS = 60.0
 """Longest wait for an empty queue, in seconds."""
+IDS = 10_000
+"""Number of orders that one statement looks up. A statement has at most 65,535 parameters."""
 
 
 def close_sale(burst: Burst) -> None:
@@ -59,12 +63,18 @@ def stock_figures(burst: Burst, *, host: str = "") -> list[Figures]:
 
 def count_missing(burst: Burst, orders: list[str]) -> int:
     """Return how many confirmed order ids (answered with 201 or 202) are not in the shop's tables."""
-    return 0 if burst.rung else len(orders) - Order.objects.filter(pk__in=orders).count()
+    if burst.rung:
+        return 0
+    batches = (orders[first : first + IDS] for first in range(0, len(orders), IDS))
+    return len(orders) - sum(Order.objects.filter(pk__in=batch).count() for batch in batches)
 
 
 def rejected_carts(burst: Burst) -> list[dict[str, int]]:
     """Return the carts, as units by sku, of orders that were queued and then rejected."""
     if burst.rung:
         return []
-    orders = Order.objects.filter(sale=burst.sale, state=Order.State.REJECTED).prefetch_related("items")
-    return [{item.product_id: item.quantity for item in order.items.all()} for order in orders]
+    items = OrderItem.objects.filter(order__sale=burst.sale, order__state=Order.State.REJECTED)
+    carts: defaultdict[UUID, dict[str, int]] = defaultdict(dict)
+    for order, sku, units in items.values_list("order", "product__sku", "quantity"):
+        carts[order][sku] = units
+    return list(carts.values())

@@ -184,6 +184,12 @@ def test_an_order_that_is_still_queued_is_not_missing(redis: Redis, monkeypatch:
     assert (verdict["missing"], verdict["sold"], holds(verdict)) == (0, 1, True)
 
 
+@pytest.mark.django_db
+def test_more_orders_than_parameters_of_a_statement_are_looked_up() -> None:
+    burst = Burst("guarded-update", "", 1, {"a": 1}, 1, 1, customers=[])
+    assert outcome.count_missing(burst, [str(uuid4()) for _ in range(65_600)]) == 65_600
+
+
 def test_without_json_the_verdict_is_a_line(manage: Manage) -> None:
     done = manage("rush", "--stock", "3", "--clients", "4")
     assert done.returncode == 0, done.stderr
