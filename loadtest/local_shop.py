@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import socket
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -133,5 +133,6 @@ def is_healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(f"{url}/health/", timeout=5) as response:  # noqa: S310
             return bool(response.status == 200)
-    except (OSError, urllib.error.HTTPError):
+    except (OSError, ValueError, http.client.HTTPException):
+        # The last two: `url` is no address, or a server of another protocol answers there.
         return False

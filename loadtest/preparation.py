@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 import uuid
@@ -43,7 +44,7 @@ def require_shop(host: str | None) -> None:
         urllib.request.urlopen(host, timeout=10).close()  # noqa: S310 - the host is the load test's own target
     except urllib.error.HTTPError:
         return
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise ShopNotFound(
             f"no shop answers at {host} ({reason}); start one with `make demo` or `manage.py serve`"

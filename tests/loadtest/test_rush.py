@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.management import CommandError, call_command
 from redis import Redis
 
 from inventory.models import StockItem
@@ -202,6 +205,33 @@ def test_a_shop_that_does_not_answer_is_reported(manage: Manage) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"CommandError: No healthy shop answers at {url}.")
     assert f"{url}/health/" in done.stderr
+
+
+@pytest.mark.parametrize("url", ["shop", "127.0.0.1:8000", "http://127.0.0.1:port", "http://two words", "http://[::1"])
+def test_a_url_that_is_none_is_reported(url: str) -> None:
+    refuses(url)
+
+
+def test_a_server_of_another_protocol_is_reported() -> None:
+    """Such as Valkey, which answers a request with an error of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"-ERR unknown command\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        refuses(f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+def refuses(url: str) -> None:
+    with pytest.raises(CommandError, match="No healthy shop answers at") as refused:
+        call_command("rush", url=url)
+    assert refused.value.returncode == 2
 
 
 def test_a_burst_that_nobody_was_served_in_has_no_verdict(manage: Manage, shop: str) -> None:
