@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import random
 import threading
@@ -110,8 +111,7 @@ class DemoBuyers:
                 its_customer, oldest = bought.waiting.popleft()
                 self._post(f"/api/orders/{oldest}/cancel/", its_customer, {})
         elif bought.orders % 5 != 1:  # One order in five is not paid: it expires, and its unit comes back.
-            pay(order["id"])
-            bought.paid += 1
+            bought.paid += pay(order["id"])
 
     def _post(self, path: str, customer: int, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a POST request of a customer. Return the JSON of the answer; empty if the shop refuses the request."""
@@ -127,7 +127,8 @@ class DemoBuyers:
         try:
             with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
                 return dict(json.load(response))
-        except OSError:  # It is sold out, or the shop is stopping. The next buyer tries again.
+        except (OSError, ValueError, http.client.HTTPException):
+            # It is sold out, or the shop is stopping, perhaps in the middle of an answer. The next buyer tries again.
             return {}
 
 
@@ -136,7 +137,14 @@ def units_of(products: Sequence[int]) -> int:
     return sum(map(stock.on_hand, Product.objects.filter(pk__in=products).values_list("sku", flat=True)))
 
 
-def pay(order: str) -> None:
-    """Record the full payment of an order, as the shop does when the payment provider reports one."""
-    found = Order.objects.get(pk=order)
+def pay(order: str) -> bool:
+    """Record the full payment of an order, as the shop does when the payment provider reports one.
+
+    Returns:
+        Whether it was paid. An order that is still queued cannot be paid.
+    """
+    found = Order.objects.filter(pk=order).first()
+    if found is None:
+        return False
     payments.receive_payment(f"demo-{order}", order=found.pk, amount=found.total, currency=found.currency)
+    return True

@@ -11,6 +11,7 @@ import pytest
 from django.utils import timezone
 
 from inventory.models import StockItem
+from inventory.strategies import registry
 from loadtest import demo_buyers
 from loadtest.demo import MAX_BURSTS, close_bursts, left_to_buyers, open_sales, pay_orders, run_until_broken, welcome
 from loadtest.demo_buyers import DemoBuyers
@@ -19,7 +20,9 @@ from loadtest.rush import OnProgress, Rush
 from shop import conservation
 from shop.models import Order, Product, Sale
 from shop.orders.expiry import expire_unpaid
+from shop.orders.queued import save_queued
 from shop.sales import lifecycle
+from shop.sales.preheat import preheat_sale
 from tests.factories import OnSale, new_customer, on_sale, orders_in
 from tests.shop.conftest import buy, make_due, state
 from tests.waiting import wait_for
@@ -121,6 +124,21 @@ def test_simulated_buyers_order_pay_and_stop_with_the_demo(live_server: Any, mon
     assert not Order.objects.filter(sale=coming).exists(), "nobody buys before the opening"
     assert set(Product.objects.filter(pk__in=products).values_list("sku", flat=True)) == {"headphones", "keyboard"}
     assert StockItem.objects.get(sku="poster").on_hand == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+def test_simulated_buyers_go_on_although_orders_are_queued(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A visitor may give the coming sale a strategy that queues. Its orders cannot be paid at once."""
+    monkeypatch.setattr(demo_buyers, "AT_ONCE", 6)
+    monkeypatch.setattr(demo_buyers, "PAUSE", (3600.0, 3600.0))
+    _, coming = open_sales("last-unit")
+    Sale.objects.filter(pk=coming.pk).update(strategy="lua-queue", opens_at=timezone.now())
+    preheat_sale(coming.pk)
+    with DemoBuyers(live_server.url, {coming.pk: left_to_buyers(coming)}):
+        wait_for(lambda: len(registry.queue()) == 6, "six buyers to order")
+    save_queued()
+    assert orders_in("pending") == 6
 
 
 @pytest.mark.django_db(transaction=True)
