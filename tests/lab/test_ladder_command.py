@@ -126,6 +126,7 @@ def test_output_and_status(sandbox: Sandbox, arguments: tuple[str, ...], status:
         (("ladder", "nothing", "--verify"), "There is no rung nothing"),
         (("ladder", "renewal", "--verify", "--schedules", "5"), "only with --deep"),
         (("ladder", "renewal", "--stress", "--tries", "0"), "--tries: must be a number from 1, not 0"),
+        (("ladder", "--deep", "no-lock"), "--deep searches sound rungs, and none of these is one"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: tuple[str, ...], text: str) -> None:

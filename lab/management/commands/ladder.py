@@ -77,6 +77,8 @@ class Command(LabCommand):
             return
         if options["deep"]:
             slugs = [slug for slug in slugs if LADDER[slug].claim == "sound"]
+            if not slugs:
+                raise CommandError("--deep searches sound rungs, and none of these is one.", returncode=2)
             schedules = options["schedules"] or verify.DEEP_SCHEDULES
             lines = self._do("deep", slugs, options["processes"], schedules=schedules)
         elif options["search"] or options["verify"]:
