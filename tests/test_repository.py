@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.validators import validator_for
 from pre_commit import clientlib
 
-from tools import check_commit_subject
+from tools import check_commit_subject, screenshots
 from tools.check_wheels import LINUX, MACOS, SUPPORTED
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -229,3 +229,12 @@ def test_the_changelog_has_the_parts_of_keep_a_changelog() -> None:
     assert len(releases) == len(re.findall(r"^## ", text, re.MULTILINE)) - 1
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert set(re.findall(r"^### (.+)$", text, re.MULTILINE)) <= kinds
+
+
+def test_the_shop_for_screenshots_has_no_settings_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the script would migrate the database that DATABASE_URL names."""
+    for name in ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "PAYMENT_SECRET", "PGPASSWORD"):
+        monkeypatch.setenv(name, "another shop's")
+    environment = screenshots.shop_environment("a folder")
+    assert "another shop's" not in environment.values()
+    assert (environment["RUN_FOLDER"], environment["LAB_ENABLED"]) == ("a folder", "1")

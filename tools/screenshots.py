@@ -35,6 +35,8 @@ PAGES = {
 }
 START_SECONDS = 60
 RACE_SECONDS = 300
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
+"""The environment variables that the shop inherits. With DATABASE_URL it would use, and migrate, a shop of the user."""
 
 
 def main() -> None:
@@ -77,7 +79,7 @@ def running_shop() -> Iterator[str]:
     """Run servers and the shop with the lab during the `with` block, yield the shop's address, and remove all data."""
     with tempfile.TemporaryDirectory(prefix="lu-") as run_folder:
         Path(run_folder).chmod(0o755)  # As root, the servers run as another user, who must reach the folder.
-        environment = {**os.environ, "RUN_FOLDER": f"{run_folder}/run", "LAB_ENABLED": "1"}
+        environment = shop_environment(f"{run_folder}/run")
 
         def manage(*arguments: str) -> None:
             subprocess.run([sys.executable, "manage.py", *arguments], cwd=ROOT, env=environment, check=True)
@@ -97,6 +99,12 @@ def running_shop() -> Iterator[str]:
                     shop.terminate()
         finally:
             manage("servers", "stop", "--delete")
+
+
+def shop_environment(run_folder: str) -> dict[str, str]:
+    """Return the complete environment of the shop that is photographed."""
+    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    return {**passed_on, "RUN_FOLDER": run_folder, "LAB_ENABLED": "1"}
 
 
 def wait_for_answer(address: str) -> None:
