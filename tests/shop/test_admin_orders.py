@@ -136,6 +136,9 @@ def test_only_who_may_see_payments_exports_their_references(staff: Callable[...,
     (row,) = exported(staff("view_order"))
     assert "references" not in row
     assert "provider-4711" not in row.values()
+    # Nor does the search tell whether a reference exists.
+    assert len(exported(staff("view_order", "view_payment"), q="provider-4711")) == 1
+    assert exported(staff("view_order"), q="provider-4711") == []
 
 
 def time_line(client: Client, order: Order) -> list[str]:

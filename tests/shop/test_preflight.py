@@ -53,7 +53,7 @@ def set_all(settings: Any, values: dict[str, Any]) -> None:
     ("check", "changed", "level"),
     [
         ("debug", {"DEBUG": True}, "red"),
-        ("hosts", {"ALLOWED_HOSTS": ["localhost", "127.0.0.1"]}, "red"),
+        ("hosts", {"ALLOWED_HOSTS": ["web", "127.0.0.1", "localhost"]}, "red"),
         ("hosts", {"ALLOWED_HOSTS": ["*"]}, "red"),
         ("https", {"HTTPS": False}, "red"),
         ("payments", {"PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False}, "red"),
