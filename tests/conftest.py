@@ -15,6 +15,7 @@ import pytest
 from django.conf import settings
 from django.db import connection, transaction
 from django.test import TransactionTestCase
+from django.test import client as test_client
 from django.urls import clear_url_caches
 from django_redis import get_redis_connection
 from pytest_django import DjangoDbBlocker
@@ -104,6 +105,18 @@ def empty(case: TransactionTestCase) -> None:
 TransactionTestCase._fixture_teardown = empty  # type: ignore[method-assign]
 # Keep the connection for the next test, because to start a session costs Postgres more than most tests do.
 TransactionTestCase._should_reload_connections = lambda case: False  # type: ignore[method-assign]
+
+
+keep_context = test_client.store_rendered_templates
+
+
+def keep_first_context(store: dict[str, Any], *sent: Any, **more: Any) -> None:
+    """Keep the context of a page for `response.context`. Django would keep those of all parts of the page, too."""
+    if not store:
+        keep_context(store, *sent, **more)
+
+
+test_client.store_rendered_templates = keep_first_context
 
 
 @pytest.fixture
