@@ -21,10 +21,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from check_jsonschema.builtin_schemas import get_builtin_schema
 from django.core.exceptions import ImproperlyConfigured
 from django.urls import resolve
-from jsonschema import Draft202012Validator
 
 from servers import postgres, valkey
 from shop import limits
@@ -161,6 +159,10 @@ def evaluated(**changed: str | None) -> dict[str, Any]:
 
 
 def errors(compose: dict[str, Any]) -> list[str]:
+    # Imported here, because every worker imports this file and one runs its tests.
+    from check_jsonschema.builtin_schemas import get_builtin_schema
+    from jsonschema import Draft202012Validator
+
     schema = get_builtin_schema("vendor.compose-spec")
     return [error.message for error in Draft202012Validator(schema).iter_errors(compose)]
 

@@ -12,13 +12,14 @@ from tests.factories import DISTINCT
 from tests.faults.conftest import Survives
 from tests.faults.faults import faults_of
 
+pytestmark = pytest.mark.slow
+
 OTHER_LOCKS = ["file-lock", "insert-lock", "lock-table", "session-lock"]
 """Strategies with other locks that need no optional server. `test_faults_on_other_servers` has the rest."""
 
 ROUNDS = [(strategy, fault) for strategy in (*DISTINCT, *OTHER_LOCKS) for fault in faults_of(strategy)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "fault"), ROUNDS)
 def test_nothing_is_lost(survives: Survives, strategy: str, fault: str, number: int) -> None:
     survives(strategy, fault, number)

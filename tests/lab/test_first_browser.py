@@ -11,7 +11,7 @@ from tests.lab.test_browser import pytestmark as in_chromium
 
 __all__ = ["open_page"]
 
-pytestmark = in_chromium
+pytestmark = [pytest.mark.slow, *in_chromium]
 
 NO_STORAGE = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('forbidden'); } });"
 NO_LOCK, SETNX = STATIONS[0], STATIONS[1]

@@ -21,7 +21,7 @@ from tests.waiting import wait_for
 
 __all__ = ["open_page"]
 
-pytestmark = [mark for mark in in_chromium if mark.name != "usefixtures"]
+pytestmark = [pytest.mark.slow, *(mark for mark in in_chromium if mark.name != "usefixtures")]
 
 RESULT = {"stock": 100, "clients": 50, "refused": 80, "errors": 0, "missing": 0, "unserved": 0}
 BROKEN = RESULT | {"sold": 120, "on_hand": -20, "oversold": 20, "orders_per_s": 210.0, "p50_ms": 80.0, "p99_ms": 400.0}
