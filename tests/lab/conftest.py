@@ -92,7 +92,7 @@ STRESS = {"broken": 17, "tries": 500, "outdated": False}
 
 
 @pytest.fixture
-def stored(sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def stored(sandboxes: None, unhashed: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the stored results by two witnesses, one verdict and one failure rate."""
     monkeypatch.setattr(witness, "load", WITNESSES.get)
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django_redis import get_redis_connection
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as given
+from hypothesis.internal.conjecture import providers
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -326,16 +327,19 @@ def test_the_law_holds_after_many_steps(name: str) -> None:
 
 def take_steps(name: str, *, examples: int, steps: int, again: bool) -> None:
     machine = type(f"Shop by {name}", (Shop,), {"strategy": name})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            # No shrinking, which would take minutes, because each step runs the real shop.
-            phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
-            database=None,
-            derandomize=again,
-        ),
-    )
+    # Hypothesis would parse all files that this process has imported, and draw numbers that they contain: the steps
+    # would depend on the other tests, and parsing takes seconds.
+    with patch.object(providers, "_get_local_constants", lambda: providers._local_constants):
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=steps,
+                deadline=None,
+                # No shrinking, which would take minutes, because each step runs the real shop.
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+                database=None,
+                derandomize=again,
+            ),
+        )
