@@ -303,8 +303,9 @@ def test_a_new_sku_needs_no_units(admin_client: Client, delivered: str, units: i
 def test_movements_record_user_and_reason(staff: Callable[..., Client], redis: Redis) -> None:
     bought(on_sale({"a": 10}, strategy="lua"), a=3)
     client = staff("change_stockitem", "view_stockmovement")
+    forged = {"received": "99", "on_hand": "99", "sku": "z"}  # Figures cannot be edited.
     for form in (move("-2", "corrected", "counted again"), move("1", "returned", "broken box"), move("4")):
-        assert client.post(A, form).status_code == 302
+        assert client.post(A, {**form, **forged}).status_code == 302
     who = User.objects.get(is_staff=True)
     movements = StockMovement.objects.order_by("pk").values_list("kind", "units", "who", "why")
     assert list(movements) == [
@@ -351,12 +352,6 @@ def test_an_invalid_movement_is_refused(
             assert any(message in error for error in errors), errors
     assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("a", 10, 10)
     assert StockMovement.objects.count() == 1
-
-
-def test_figures_cannot_be_edited(admin_client: Client) -> None:
-    on_sale({"a": 10})
-    post(admin_client, A, move("", why="", received="99", on_hand="99", sku="z"))
-    assert StockItem.objects.values_list("sku", "received", "on_hand").get() == ("a", 10, 10)
 
 
 @pytest.mark.parametrize("strategy", ["guarded-update", "segmented-lock", "unit-rows"])
@@ -549,14 +544,6 @@ def test_preheating_loads_the_stock_once(admin_client: Client, redis: Redis) -> 
     assert Sale.objects.get().preheated_at is not None
 
 
-def test_closing_ends_a_sale_and_unloads_its_stock(admin_client: Client, redis: Redis) -> None:
-    offer = on_sale({"a": 10}, strategy="lua")
-    assert "Sale by lua is closed." in run_action(admin_client, SALES, "close", offer.sale)
-    assert Sale.objects.get().closes_at <= timezone.now()
-    assert redis.exists("{stock}:counter:a") == 0
-    assert rows(get(admin_client, SALES))["Sale by lua"]["state"] == "over"
-
-
 def test_actions_leave_the_stock_of_the_next_sale(admin_client: Client, redis: Redis) -> None:
     last = on_sale({"a": 10}, strategy="lua")
     close_now(last)
@@ -584,19 +571,6 @@ def test_a_preheated_sale_is_not_deleted(admin_client: Client) -> None:
     assert Sale.objects.count() == 0
 
 
-def test_an_order_is_found_by_id_customer_key_or_state(admin_client: Client) -> None:
-    offer = on_sale({"a": 10, "b": 10})
-    mine, other = bought(offer, a=1, b=2), bought(offer, a=1)
-    pay_order(mine.pk, customer=mine.customer_id)
-    username = User.objects.get(pk=mine.customer_id).username
-    queries = [{"q": wanted} for wanted in (str(mine.pk), str(mine.pk)[-12:], username, mine.key)]
-    for query in (*queries, {"state__exact": "paid"}):
-        found = rows(get(admin_client, ORDERS, **query))
-        assert list(found) == [str(mine.pk)], query
-        assert (found[str(mine.pk)]["ordered"], found[str(mine.pk)]["state_label"]) == ("1 × A, 2 × B", "paid")
-    assert list(rows(get(admin_client, ORDERS))) == [str(other.pk), str(mine.pk)]
-
-
 def test_staff_cancel_pending_orders_only(admin_client: Client, redis: Redis) -> None:
     offer = on_sale({"a": 10}, strategy="lua", limit=3)
     pending, paid = bought(offer, a=3), bought(offer, a=2)
@@ -610,14 +584,6 @@ def test_staff_cancel_pending_orders_only(admin_client: Client, redis: Redis) ->
     run_action(admin_client, ORDERS, "cancel", pending)
     logged = LogEntry.objects.values_list("object_id", "change_message", "user__username")
     assert list(logged) == [(str(pending.pk), "Cancelled.", "admin")]
-
-
-def test_cancelling_needs_permission(staff: Callable[..., Client]) -> None:
-    order = bought(on_sale({"a": 10}), a=3)
-    run_action(staff("view_order"), ORDERS, "cancel", order)
-    assert Order.objects.get().state == "pending"
-    run_action(staff("view_order", "change_order"), ORDERS, "cancel", order)
-    assert Order.objects.get().state == "cancelled"
 
 
 def paid_twice(offer: OnSale) -> Order:
@@ -732,13 +698,6 @@ def test_the_overview_shows_what_the_user_may_see(staff: Callable[..., Client]) 
     assert verdict(get(staff("view_order", "view_sale"), "/admin/")) == ""
 
 
-def test_a_customer_is_sent_to_the_login() -> None:
-    client = Client()
-    client.force_login(User.objects.get(pk=new_customer()))
-    for path in ("", *(path for path, _ in PAGES.values())):
-        assert client.get(f"/admin/{path}").headers["Location"] == f"/admin/login/?next=/admin/{path}"
-
-
 def test_deliveries_need_permission(staff: Callable[..., Client], admin_client: Client) -> None:
     on_sale({"a": 10})
     client = staff("view_stockitem")
@@ -750,16 +709,6 @@ def test_deliveries_need_permission(staff: Callable[..., Client], admin_client: 
     assert staff("change_stockitem").post(A, move("5")).status_code == 302
     assert stocked() == (15, 15)
     assert admin_client.post(f"{STOCK}a/delete/", {"post": "yes"}).status_code == 403
-
-
-@pytest.mark.parametrize("action", ["preheat", "close"])
-def test_viewing_sales_allows_no_actions(staff: Callable[..., Client], redis: Redis, action: str) -> None:
-    offer = on_sale({"a": 10}, strategy="lua")
-    Sale.objects.update(preheated_at=None)
-    redis.flushall()
-    run_action(staff("view_sale"), SALES, action, offer.sale)
-    assert Sale.objects.filter(preheated_at=None, closes_at__gt=timezone.now()).count() == 1
-    assert redis.dbsize() == 0
 
 
 def test_a_page_needs_as_many_queries_for_20_orders_as_for_1(

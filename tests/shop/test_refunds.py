@@ -141,14 +141,6 @@ def test_what_is_due_comes_first_and_the_oldest_on_top(admin_client: Client) -> 
     assert shown(get(admin_client, REFUNDS)) == [str(refund.pk) for refund in (second, third, first)]
 
 
-def test_marking_needs_permission(staff: Callable[..., Client]) -> None:
-    _, due = partly_returned()
-    run_action(staff("view_refund", "change_payment"), REFUNDS, "refund", due.pk)
-    assert not is_marked(due)
-    run_action(staff("view_refund", "change_refund"), REFUNDS, "refund", due.pk)
-    assert is_marked(due)
-
-
 def test_refunds_are_found_from_every_page(admin_client: Client) -> None:
     offer = on_sale({"a": 10})
     bought(offer, a=1)
