@@ -383,7 +383,7 @@ def test_a_queued_order_of_a_removed_item_keeps_its_stock(buyer: Buyer) -> None:
     preheat_sale(after.sale)
 
 
-@pytest.mark.parametrize("second", ["guarded-update", "segmented-lock", "unit-rows", "group-commit", "lua"])
+@pytest.mark.parametrize("second", ["guarded-update", "segmented-lock", "unit-rows", "lua"])
 def test_the_next_sale_waits_for_queued_orders(buyer: Buyer, other_buyer: Buyer, second: str) -> None:
     offer = on_sale({"a": 2}, strategy="lua-queue")
     location = location_of(buyer, offer, a=2)
