@@ -177,7 +177,9 @@ def test_every_difference_from_a_fix_has_whole_lines_of_code_and_no_docstring(mo
 # Few schedules
 
 
-def test_the_documentation_names_the_sales_with_few_schedules() -> None:
+def test_the_documentation_names_the_sales_with_few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hashed in ("behaviour_of_verdict", "behaviour_of_stress"):
+        monkeypatch.setattr(witness, hashed, str)  # Whether results are out of date does not matter here.
     results = map(results_of, LADDER.values())
     few = {each.entry.slug: each.verdict["schedules"] for each in results if each.verdict and each.few_schedules}
     sentence = PAGES["docs/search.md"].partition('"All" may be few')[2].partition(".")[0]
