@@ -9,6 +9,8 @@ Level = Literal["ok", "warning", "red"]
 
 PAGE = "docs/operations.md"
 BEFORE = "before-a-sale"
+KEEP = "Set appendonly yes, appendfsync always and maxmemory-policy noeviction."
+"""Advice when Redis may lose data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +20,20 @@ class Finding:
     Args:
         check: what was checked, in a few words.
         level: red if the sale would fail, warning for something that an operator should know, else ok.
-        text: what was found and, for a warning or red, what to do.
+        found: what was found.
+        advice: what to do about a warning or red, in the words of the section; else empty.
         section: anchor in docs/operations.md.
     """
 
     check: str
     level: Level
-    text: str
+    found: str
+    advice: str = ""
     section: str = BEFORE
+
+    @property
+    def text(self) -> str:
+        return f"{self.found} {self.advice}".rstrip()
 
     @property
     def link(self) -> str:

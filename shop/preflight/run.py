@@ -28,8 +28,8 @@ def _run(check: Callable[[], Finding], name: str = "") -> Finding:
     try:
         return check()
     except RedisError as error:
-        text = f"Redis does not answer, or refuses the command: {str(error).rstrip('.')}. Start it, then check again."
-        return Finding(shown, "red", text, "redis-is-away")
+        text = f"Redis does not answer, or refuses the command: {str(error).rstrip('.')}."
+        return Finding(shown, "red", text, "Start Redis, and check that the workers are there.", "redis-is-away")
     except DatabaseError as error:
-        text = f"Postgres does not answer, or refuses the query: {str(error).strip()}. Start it, then check again."
-        return Finding(shown, "red", text, "postgres-is-away-or-read-only")
+        text = f"Postgres does not answer, or refuses the query: {str(error).strip().rstrip('.')}."
+        return Finding(shown, "red", text, "Start Postgres.", "postgres-is-away-or-read-only")

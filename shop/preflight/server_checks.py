@@ -13,7 +13,7 @@ from django_redis import get_redis_connection
 from inventory.strategies import registry
 from shop import clock, heartbeat
 from shop.models import Sale
-from shop.preflight.finding import Finding
+from shop.preflight.finding import KEEP, Finding
 
 OTHERS = 10
 """Number of connections to Postgres to reserve for Celery, the admin, health checks and an operator."""
@@ -28,12 +28,13 @@ def postgres() -> Finding:
     check = "Postgres"
     found = _settings("fsync", "synchronous_commit", "full_page_writes", "transaction_read_only")
     if found["transaction_read_only"] == "on":
-        return Finding(check, "red", "Postgres is read-only, such as a standby. Let DATABASE_URL name the primary.")
+        return Finding(check, "red", "Postgres is read-only, such as a standby.", "Let DATABASE_URL name the primary.")
     if off := [name for name in ("fsync", "synchronous_commit", "full_page_writes") if found[name] == "off"]:
-        return Finding(check, "red", f"A crash loses orders that were answered 201. Switch {' and '.join(off)} on.")
+        text = f"A crash loses orders that were answered 201. Off: {', '.join(off)}."
+        return Finding(check, "red", text, "Leave fsync, full_page_writes and synchronous_commit on.")
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
-        return Finding(check, "red", "Some migrations are not applied. Run manage.py migrate.", "start")
+        return Finding(check, "red", "Some migrations are not applied.", "Run manage.py migrate.", "start")
     return Finding(check, "ok", "It keeps what it has committed, and all migrations are applied.")
 
 
@@ -41,18 +42,16 @@ def connections() -> Finding:
     """Check that Postgres accepts all connections that the processes of one web server may open."""
     check, webs = "Connections to Postgres", settings.WEB_PROCESSES * settings.WEB_DATABASE_CONNECTIONS
     if settings.DATABASE_POOLER:
-        text = (
-            f"The limit of the pooler cannot be read. max_client_conn has to cover {webs + OTHERS} for each web server."
-        )
-        return Finding(check, "warning", text, "pgbouncer")
+        text = f"The limit of the pooler cannot be read. One web server may open {webs + OTHERS} connections."
+        return Finding(check, "warning", text, "Let max_client_conn cover all connections of the shop.", "pgbouncer")
     found = _settings("max_connections", "superuser_reserved_connections", "reserved_connections")
     allowed = int(found["max_connections"]) - sum(
         int(found[name]) for name in ("superuser_reserved_connections", "reserved_connections")
     )
     needed = webs * 2 + OTHERS
     if allowed < needed:
-        text = f"One web server may open {needed} connections, and {allowed} are allowed. Raise max_connections."
-        return Finding(check, "red", text)
+        text = f"One web server may open {needed} connections, and {allowed} are allowed."
+        return Finding(check, "red", text, "Raise max_connections.")
     return Finding(check, "ok", f"{allowed} are allowed, enough for {(allowed - OTHERS) // (webs * 2)} web servers.")
 
 
@@ -63,11 +62,11 @@ def redis_keeps() -> Finding:
         queueing = [name for name in registry.NAMES if registry.get(name).queues]
         planned = Sale.objects.filter(strategy__in=queueing, closes_at__gt=clock.now()).exists()
         level: Any = "red" if planned and not settings.QUEUED_ORDERS_MAY_BE_LOST else "warning"
-        text = f"{'; '.join(risks)}. Set appendonly yes and maxmemory-policy noeviction."
-        return Finding(check, level, text[0].upper() + text[1:])
+        text = f"{'; '.join(risks)}."
+        return Finding(check, level, text[0].upper() + text[1:], KEEP)
     if _config("appendfsync") == "everysec":
-        text = "A crash loses up to a second of what lua-queue has answered 202. Set appendfsync always."
-        return Finding(check, "warning", text)
+        text = "A crash loses up to a second of what lua-queue has answered 202."
+        return Finding(check, "warning", text, KEEP)
     return Finding(check, "ok", "It evicts nothing, and a restart keeps everything.")
 
 
@@ -75,8 +74,8 @@ def redis_memory() -> Finding:
     check, memory = "Memory of Redis", get_redis_connection("default").info("memory")
     used, most = int(memory["used_memory"]), int(memory.get("maxmemory", 0))
     if most and used > FULL_MEMORY * most:
-        text = f"{used / most:.0%} of maxmemory is in use. A full Redis refuses writes: raise maxmemory."
-        return Finding(check, "red", text)
+        text = f"{used / most:.0%} of maxmemory is in use. A full Redis refuses writes."
+        return Finding(check, "red", text, "Raise maxmemory.")
     return Finding(
         check, "ok", f"{used / 1e6:.0f} MB are in use, {f'of {most / 1e6:.0f} MB' if most else 'without a limit'}."
     )
@@ -85,19 +84,18 @@ def redis_memory() -> Finding:
 def workers() -> Finding:
     found = heartbeat.alive()[heartbeat.WORKER]
     if not found:
-        text = "No worker is alive: queued orders are not saved, and unpaid ones do not expire. Start one."
-        return Finding("Workers", "red", text, "start")
+        text = "No worker is alive: queued orders are not saved, and unpaid ones do not expire."
+        return Finding("Workers", "red", text, "Start a worker.", "start")
     return Finding("Workers", "ok", f"Alive: {found}.")
 
 
 def beat() -> Finding:
     if not (found := heartbeat.alive()[heartbeat.BEAT]):
-        return Finding(
-            "Beat", "red", "Beat is not alive: no sale is preheated, and no order expires. Start it.", "start"
-        )
+        text = "Beat is not alive: no sale is preheated, and no order expires."
+        return Finding("Beat", "red", text, "Start beat. Exactly one may run.", "start")
     if found > 1:
-        text = f"{found} schedulers are alive, so each task runs {found} times. Stop all but one."
-        return Finding("Beat", "warning", text, "start")
+        text = f"{found} schedulers are alive, so each task runs {found} times."
+        return Finding("Beat", "warning", text, "Stop all but one.", "start")
     return Finding("Beat", "ok", "Alive.")
 
 
@@ -110,10 +108,10 @@ def clocks() -> Finding:
     here = (before + after) / 2
     off = max(abs(of_postgres - here), abs(seconds + microseconds / 1e6 - here)) - (after - before) / 2
     if off > WRONG_CLOCK:
-        text = f"Clocks differ by {off:.0f} s: tokens and signatures of payments are refused. Synchronise them (NTP)."
-        return Finding(check, "red", text)
+        text = f"Clocks differ by {off:.0f} s: tokens and signatures of payments are refused."
+        return Finding(check, "red", text, "Synchronise the clocks with NTP.")
     if off > SKEW:
-        return Finding(check, "warning", f"Clocks differ by {off:.1f} s. Synchronise them (NTP).")
+        return Finding(check, "warning", f"Clocks differ by {off:.1f} s.", "Synchronise the clocks with NTP.")
     return Finding(check, "ok", f"Postgres, Redis and this machine agree within {SKEW:.0f} s.")
 
 

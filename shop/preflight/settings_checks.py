@@ -12,6 +12,8 @@ from shop.payments.provider import provider
 from shop.payments.signed import SignedProvider
 from shop.preflight.finding import Finding
 
+CONNECT = "Set PAYMENT_SECRET, or name the class of your provider in PAYMENT_PROVIDER."
+NAME_HOST = "Set ALLOWED_HOSTS to the host that customers use."
 LOCAL = {"127.0.0.1", "[::1]"}
 SHORTEST_SECRET = 16
 LOW_DISK, FULL_DISK = 0.10, 0.03
@@ -20,26 +22,25 @@ LOW_DISK, FULL_DISK = 0.10, 0.03
 
 def debug() -> Finding:
     if settings.DEBUG:
-        return Finding("DEBUG", "red", "Errors show settings and code to every visitor. Set DEBUG=0 and restart.")
+        return Finding("DEBUG", "red", "Errors show settings and code to every visitor.", "Set DEBUG=0 and restart.")
     return Finding("DEBUG", "ok", "Errors show no details.")
 
 
 def hosts() -> Finding:
     check = "ALLOWED_HOSTS"
     if "*" in settings.ALLOWED_HOSTS:
-        return Finding(check, "red", "Any host name is believed, also in links of mails. Name the hosts of the shop.")
+        return Finding(check, "red", "Any host name is believed, also in links of mails.", NAME_HOST)
     # A name of one word, such as the `web` of Compose, is known in its own network only.
     public = [host for host in settings.ALLOWED_HOSTS if host not in LOCAL and ("." in host or ":" in host)]
     if not public:
-        text = "Only this machine is answered; customers get 400. Add the host that customers use to ALLOWED_HOSTS."
-        return Finding(check, "red", text)
+        return Finding(check, "red", "Only this machine is answered; customers get 400.", NAME_HOST)
     return Finding(check, "ok", f"The shop answers to {', '.join(settings.ALLOWED_HOSTS)}.")
 
 
 def https() -> Finding:
     if not settings.HTTPS:
-        text = "Passwords and cookies travel unprotected. Let a proxy serve the shop by HTTPS, and set HTTPS=1."
-        return Finding("HTTPS", "red", text)
+        text = "Passwords and cookies travel unprotected."
+        return Finding("HTTPS", "red", text, "Let a proxy serve the shop by HTTPS, and set HTTPS=1.")
     return Finding("HTTPS", "ok", "Cookies are sent by HTTPS only, and plain HTTP is redirected.")
 
 
@@ -48,32 +49,30 @@ def payments() -> Finding:
     try:
         chosen = provider()
     except ImproperlyConfigured as wrong:
-        return Finding(check, "red", str(wrong))
+        return Finding(check, "red", str(wrong), CONNECT)
     if not isinstance(chosen, SignedProvider):
         return Finding(check, "ok", f"Buyers pay at {chosen.origin}.")
     if not secret and settings.PAY_WITHOUT_PROVIDER:
-        text = (
-            "Customers mark their own orders as paid. To take money, set PAYMENT_SECRET and unset PAY_WITHOUT_PROVIDER."
-        )
-        return Finding(check, "warning", text)
+        text = "Customers mark their own orders as paid."
+        return Finding(check, "warning", text, "To take money, set PAYMENT_SECRET and unset PAY_WITHOUT_PROVIDER.")
     if not secret:
-        return Finding(check, "red", "No order can be paid. Set PAYMENT_SECRET, which the payment provider signs with.")
+        return Finding(check, "red", "No order can be paid.", CONNECT)
     if len(secret) < SHORTEST_SECRET:
-        text = f"PAYMENT_SECRET has fewer than {SHORTEST_SECRET} characters and can be guessed. Agree on a longer one."
-        return Finding(check, "red", text)
+        text = f"PAYMENT_SECRET has fewer than {SHORTEST_SECRET} characters and can be guessed."
+        return Finding(check, "red", text, "Agree on a longer secret.")
     if not settings.PAYMENT_PAGE:
-        text = "Order pages lead to no page of the provider. Set PAYMENT_PAGE, unless customers find it otherwise."
-        return Finding(check, "warning", text)
+        text = "Order pages lead to no page of the provider."
+        return Finding(check, "warning", text, "Set PAYMENT_PAGE to the page where buyers pay.")
     return Finding(check, "ok", "The payment provider signs its reports.")
 
 
 def mails() -> Finding:
     if "smtp" not in settings.EMAIL_BACKEND:
-        text = "Mails are printed, not sent, so nobody can sign up or set a new password. Set EMAIL_URL."
-        return Finding("Mails", "warning", text)
+        text = "Mails are printed, not sent, so nobody can sign up or set a new password."
+        return Finding("Mails", "warning", text, "Set EMAIL_URL to the address of the mail server.")
     if not settings.PUBLIC_URL:
-        text = "Links in mails lead to the host that a request has named. Set PUBLIC_URL to the address of the shop."
-        return Finding("Mails", "warning", text)
+        text = "Links in mails lead to the host that a request has named."
+        return Finding("Mails", "warning", text, "Set PUBLIC_URL to the address of the shop.")
     return Finding("Mails", "ok", f"Mails are sent by {settings.EMAIL_HOST}.")
 
 
@@ -86,10 +85,9 @@ def disk() -> Finding:
     space = shutil.disk_usage(folder)
     free, said = space.free / space.total, f"{space.free / 1e9:.1f} GB of {folder} is free"
     if free < FULL_DISK:
-        text = f"Only {said}. A full disk stops Postgres and Redis: make room now."
-        return Finding("Disk", "red", text)
+        return Finding("Disk", "red", f"Only {said}. A full disk stops Postgres and Redis.", "Make room now.")
     if free < LOW_DISK:
-        return Finding("Disk", "warning", f"Only {said}. Make room before the sale.")
+        return Finding("Disk", "warning", f"Only {said}.", "Make room before the sale.")
     elsewhere = "" if ours else " The disks of Postgres and Redis cannot be seen from here."
     return Finding("Disk", "ok", f"{said}.{elsewhere}")
 

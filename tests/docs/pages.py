@@ -16,6 +16,25 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 """A fenced block of Markdown: its language and its text."""
 
 
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def plain(markdown: str) -> str:
+    """Return the text of some Markdown as readers see it, in small letters."""
+    shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown)
+    return " ".join(re.sub(r"[`*]", "", shown).replace("“", '"').replace("”", '"').casefold().split())
+
+
+def section(page: str, anchor: str) -> str:
+    """Return what stands below the heading with this anchor, up to the next heading."""
+    parts = re.split(r"^(?=#+ )", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
+    (found,) = [part for part in parts if anchor in anchors(part)]
+    return found.partition("\n")[2]
+
+
 OF_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
 """Variables with which `make test` passes its own ARGS on to any make that a test runs."""
 

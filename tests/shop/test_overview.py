@@ -38,11 +38,10 @@ from shop.reconcile import reconcile_and_audit
 from shop.reconciliations import Reconciliation
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
-from tests.docs.pages import PAGES
+from tests.docs.pages import PAGES, anchors, plain, section
 from tests.factories import new_customer, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
 from tests.shop.test_admin import text
-from tests.shop.test_preflight import anchors
 from tests.shop.waiting_support import enter_all, offer_at, states, with_room
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -157,19 +156,6 @@ def reported(code: str) -> dict[int, str]:
 def without_a_section(page: str) -> set[str]:
     """Return the sections that alerts name and the page does not have."""
     return set(reported(inspect.getsource(alerting)).values()) - anchors(page)
-
-
-def plain(markdown: str) -> str:
-    """Return the text of some Markdown as readers see it, in small letters."""
-    shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown)
-    return " ".join(re.sub(r"[`*]", "", shown).replace("“", '"').replace("”", '"').casefold().split())
-
-
-def section(page: str, anchor: str) -> str:
-    """Return what stands below the heading with this anchor, up to the next heading."""
-    parts = re.split(r"^(?=#+ )", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
-    (found,) = [part for part in parts if anchor in anchors(part)]
-    return found.partition("\n")[2]
 
 
 def advice_elsewhere(page: str) -> set[str]:

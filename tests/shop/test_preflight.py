@@ -32,7 +32,7 @@ from shop.models import Sale, SaleItem
 from shop.preflight import finding, run, sale_checks, server_checks, settings_checks
 from shop.preflight.finding import Finding
 from shop.sales import lifecycle
-from tests.docs.pages import PAGES
+from tests.docs.pages import PAGES, anchors, plain, section
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import Gone
 from tests.shop.test_admin import text
@@ -308,10 +308,43 @@ def test_each_red_line_is_reached_and_shown(
         assert shown.count(line) == 1, line
 
 
-def anchors(page: str) -> set[str]:
-    """Return the anchors of a page's headings."""
-    headings = re.findall(r"^#+ (.+)$", page, re.MULTILINE)
-    return {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+BEFORE = ast.Constant(finding.BEFORE)
+"""The section of a finding that names none."""
+
+
+def advised() -> list[tuple[str, str]]:
+    """Return the advice of each finding in the code that is not ok, with the section that it names."""
+    found = []
+    for module in MODULES:
+        calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
+        for call in calls:
+            if isinstance(call.func, ast.Name) and call.func.id == "Finding" and ast.unparse(call.args[1]) != "'ok'":
+                # Each is a constant: a text, or the name of one.
+                advice, section = (eval(ast.unparse(each), vars(module)) for each in (*call.args[3:], BEFORE)[:2])  # noqa: S307
+                found.append((advice, section))
+    return found
+
+
+def advice_elsewhere(page: str) -> set[str]:
+    """Return the advice that is not a sentence of the section that its finding names."""
+    return {advice for advice, anchor in advised() if plain(advice) not in plain(section(page, anchor))}
+
+
+def test_the_section_of_each_finding_has_its_advice() -> None:
+    assert advice_elsewhere(PAGES[finding.PAGE]) == set()
+    assert len(advised()) > 35
+    assert all(len(advice.split()) >= 2 for advice, _ in advised())
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [("Set `DEBUG=0` and restart.", "Unset `DEBUG`."), ("stop all but one.", "stop all others.")],
+)
+def test_advice_that_the_section_does_not_give_is_found(words: str, others: str) -> None:
+    """Negative control: other words, and the same words in another section."""
+    moved = PAGES[finding.PAGE].replace("## After a sale\n", f"## After a sale\n{words}\n")
+    (advice,) = advice_elsewhere(moved.replace(words, others, 1))
+    assert plain(advice) == plain(words)
 
 
 def test_every_link_leads_to_a_section() -> None:
