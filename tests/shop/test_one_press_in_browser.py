@@ -8,11 +8,14 @@ import time
 from uuid import uuid4
 
 import pytest
+from django.conf import settings
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from shop import log_context
+from shop.accounts.sessions import SessionStore
 from shop.models import OrderItem
 from shop.orders.queued import save_queued
+from shop.pages.buying import kept_key
 from tests.browser import needs_chromium
 from tests.factories import orders_in
 from tests.shop.browser_support import (
@@ -346,7 +349,87 @@ def press_the_form(page: Page, address: str) -> None:
     page.wait_for_url("**/buy/*")
 
 
-# Without JavaScript
+# Without a script, or without JavaScript
+
+
+NOT_LOADED = pytest.mark.parametrize("script", ["buy.js", "intents.js", "*.js"])
+
+
+@NOT_LOADED
+def test_the_form_buys_once_if_a_script_does_not_load(enter: Enter, script: str) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    context.route(f"**/{script}", lambda route: route.abort())
+    page = context.new_page()
+    press_the_form(page, address)
+    page.get_by_role("button", name=EN["buy"]).click()
+    page.wait_for_url("**/orders/*/")
+    bought = page.url
+    page.reload()
+    page.go_back()
+    page.get_by_role("button", name=EN["buy"]).click()
+    page.wait_for_url(bought)
+    assert orders_in() == 1
+
+
+def lose_redirect(route: Route) -> None:
+    """Send the form to the shop, and drop the response, so that nobody sees the order."""
+    route.fetch(max_redirects=0)
+    route.abort()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@NOT_LOADED
+def test_the_form_buys_once_after_a_lost_answer_if_a_script_does_not_load(
+    enter: Enter, script: str, *, kept: bool
+) -> None:
+    """The form is opened anew from the page of the sale. Negative control: the session has forgotten its key."""
+    customer, offer, address = prepared()
+    context = enter(customer)
+    context.route(f"**/{script}", lambda route: route.abort())
+    page = context.new_page()
+    press_the_form(page, address)
+    context.route(
+        "**/buy/*", lambda route: lose_redirect(route) if route.request.method == "POST" else route.fallback()
+    )
+    with page.expect_event("requestfailed", lambda request: request.method == "POST"):
+        page.get_by_role("button", name=EN["buy"]).click()
+    assert orders_in() == 1
+    context.unroute("**/buy/*")
+    if not kept:
+        (session,) = (each["value"] for each in context.cookies() if each["name"] == settings.SESSION_COOKIE_NAME)
+        stored = SessionStore(session)
+        del stored[kept_key(offer.sale)]
+        stored.save()
+    page = context.new_page()  # The other tab goes on loading an error page.
+    press_the_form(page, address)
+    page.get_by_role("button", name=EN["buy"]).click()
+    page.wait_for_url("**/orders/*/")
+    assert orders_in() == (1 if kept else 2)
+
+
+def test_the_button_buys_once_if_the_script_of_the_form_does_not_load(enter: Enter) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    context.route("**/buy.js", lambda route: route.abort())
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    button(page).click()
+    shows(page, EN["yours"])
+    page.reload()
+    shows(page, EN["yours"])
+    assert orders_in() == 1
+
+
+def test_the_form_does_not_wait_for_a_script_that_never_comes(enter: Enter) -> None:
+    """Neither an error nor the script arrives. Then the form buys with its own key after a few seconds."""
+    customer, _, address = prepared()
+    context = enter(customer)
+    context.route("**/intents.js", lambda route: None)
+    page = opened(context, f"{address}buy/")
+    page.get_by_role("button", name=EN["buy"]).click()
+    page.wait_for_url("**/orders/*/")
+    assert orders_in() == 1
 
 
 @for_each_reader

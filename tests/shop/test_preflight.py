@@ -320,8 +320,8 @@ def advised() -> list[tuple[str, str]]:
         for call in calls:
             if isinstance(call.func, ast.Name) and call.func.id == "Finding" and ast.unparse(call.args[1]) != "'ok'":
                 # Each is a constant: a text, or the name of one.
-                advice, section = (eval(ast.unparse(each), vars(module)) for each in (*call.args[3:], BEFORE)[:2])  # noqa: S307
-                found.append((advice, section))
+                advice, anchor = (eval(ast.unparse(each), vars(module)) for each in (*call.args[3:], BEFORE)[:2])  # noqa: S307
+                found.append((advice, anchor))
     return found
 
 

@@ -4,6 +4,7 @@
 
 const intents = import("./intents.js");
 intents.catch(() => {}); // Each press handles the error; this only prevents an unhandled-rejection warning.
+const PATIENCE = 5000; // milliseconds for which a press waits for the module
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
@@ -15,12 +16,13 @@ document.addEventListener("submit", async (event) => {
   // `done`: the page of the sale must not send this order by itself, because the form may be refused.
   const own = { key: key.value, body: { sale: Number(sale), items }, done: true };
   try {
-    const { keep, tabs } = await intents;
+    const late = new Promise((_, reject) => setTimeout(reject, PATIENCE));
+    const { keep, tabs } = await Promise.race([intents, late]);
     const intent = await keep(name, (kept) => (kept && !kept.done ? kept : own));
     key.value = intent.key;
     tabs.postMessage(name);
   } catch {
-    // This browser can store nothing, so the form buys with its own key.
+    // This browser can store nothing, or the module does not come, so the form buys with its own key.
   }
   form.submit();
 });
