@@ -23,11 +23,14 @@ CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
 
 @contextmanager
-def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+def web_server(
+    *, log: Path = Path(os.devnull), application: str = "shop.runtime.wsgi:application", **variables: str
+) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """Run the web server of `manage.py serve`, without serve's checks. Yield its port and process.
 
     Args:
         log: the file for its log.
+        application: the WSGI application to serve.
         variables: settings of the web server that differ from those of the tests.
     """
     port = free_port()
@@ -35,7 +38,7 @@ def web_server(*, log: Path = Path(os.devnull), **variables: str) -> Iterator[tu
     sizes = {"WEB_PROCESSES": "1", **variables}  # Each process needs a second of CPU time to start.
     sizes = {name: int(sizes[name]) for name in ("WEB_PROCESSES", "WEB_THREADS", "WEB_CONNECTIONS") if name in sizes}
     with override_settings(**sizes):
-        command, pool = web_command("127.0.0.1", port), web_environment()
+        command, pool = web_command("127.0.0.1", port, application), web_environment()
     environment = {
         **{name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"},
         "DATABASE_URL": f"postgres://{database['USER']}@/{database['NAME']}?host={database['HOST']}",
