@@ -26,7 +26,11 @@ def test_a_large_room_is_measured() -> None:
     assert min(large["draws_per_s"], large["arrivals_per_s"], large["looks_per_s"]) > 0
 
 
-CROWD = {"with": {"conserved": True, "bought": 5, "buyers": 5}}
+BURST = {"conserved": True, "bought": 5, "buyers": 5}
+CROWD = {
+    "without": {**BURST, "order": {"p99_ms": 8000.0, "busy_share": 0.7}},
+    "with": {**BURST, "order": {"p99_ms": 4000.0, "busy_share": 0.01}},
+}
 
 
 @pytest.mark.slow
@@ -37,11 +41,11 @@ def test_the_memory_of_a_room_is_within_its_bound(entrants: int, monkeypatch: py
     def reached() -> list[bool]:
         return [*waiting_room.goals({"large_room": waiting_room.measure_large_room(entrants), "crowd": CROWD}).values()]
 
-    assert reached() == [True, True, True]
+    assert reached() == [True] * 5
     monkeypatch.setattr(waiting_room, "EMPTY_ROOM", 0)
     monkeypatch.setattr(room, "PLACE_BYTES", 1)
     monkeypatch.setattr(room, "TURN_BYTES", 1)
-    assert reached() == [False, False, True]
+    assert reached() == [False, False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,8 @@ def test_the_memory_of_a_room_is_within_its_bound(entrants: int, monkeypatch: py
         ("large_room", {"turn_bytes_each": 80.1}),
         ("crowd", {"conserved": False}),
         ("crowd", {"bought": 4}),
+        ("crowd", {"order": {"p99_ms": 4000.0, "busy_share": 0.011}}),
+        ("crowd", {"order": {"p99_ms": 4001.0, "busy_share": 0.0}}),
     ],
 )
 def test_a_goal_is_missed_by_what_misses_it(part: str, changed: dict[str, Any]) -> None:
@@ -58,7 +64,7 @@ def test_a_goal_is_missed_by_what_misses_it(part: str, changed: dict[str, Any]) 
     large["turn_bound"] = 80
     report = {"large_room": large, "crowd": CROWD}
     assert all(waiting_room.goals(report).values())
-    crowd = {"with": {**CROWD["with"], **changed}}
+    crowd = {**CROWD, "with": {**CROWD["with"], **changed}}
     worse = {"large_room": {**large, **changed}} if part == "large_room" else {"crowd": crowd}
     assert list(waiting_room.goals({**report, **worse}).values()).count(False) == 1
 
@@ -112,9 +118,12 @@ def test_a_crowd_buys_without_and_with_a_room(environment: dict[str, str]) -> No
         stdout=subprocess.PIPE,
         text=True,
         timeout=280,
-        check=True,
+        check=False,
     )
-    crowd = json.loads(done.stdout.splitlines()[-1])["crowd"]
+    report = json.loads(done.stdout.splitlines()[-1])
+    # A crowd of one second may be too short for a room to make a difference.
+    assert done.returncode == (0 if all(waiting_room.goals(report).values()) else 1)
+    crowd = report["crowd"]
     for burst in crowd.values():
         assert burst["conserved"]
         assert burst["bought"] == burst["buyers"] > 0
