@@ -207,8 +207,8 @@ class Slot:
 
     def __call__(self) -> str:
         if self._process != os.getpid():
-            self._process = os.getpid()
             self._name = self._folder.take_slot(self._role)
+            self._process = os.getpid()
         return self._name
 
 

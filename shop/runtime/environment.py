@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
-import environ
 from django.core.exceptions import ImproperlyConfigured
+from environ import Env
 from redis import Redis
 
-env = environ.Env()
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 SHORTEST_KEY = 50
 """Minimum length of a secret key in characters, as `manage.py check --deploy` demands."""
@@ -23,17 +24,39 @@ ORIGIN = re.compile(r"https?://[\w.-]+(:\d+)?", re.ASCII)
 BOOLEANS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
+BROKER_OPTIONS = {
+    "redis": frozenset[str](),
+    "rediss": frozenset({"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"}),
+    "unix": frozenset({"db"}),
+}
+"""Options in the URL of a Redis server that Celery's broker knows too, by scheme."""
+
+
+def text(name: str, *, default: str = "") -> str:
+    """Return a setting as it is.
+
+    django-environ would take a value that begins with `$`, as a secret may, for the name of another variable.
+    """
+    return os.environ.get(name, default)
+
+
+def texts(name: str, *, default: list[str]) -> list[str]:
+    """Return a setting that is a list of texts, separated by commas. Spaces around them do not count."""
+    given = os.environ.get(name)
+    return default if given is None else [item for part in given.split(",") if (item := part.strip())]
+
+
 def integer(name: str, *, default: int, minimum: int, maximum: int = 1_000_000) -> int:
     """Return a setting that is a whole number.
 
     Raises:
         ImproperlyConfigured: the value is not a whole number from `minimum` to `maximum`.
     """
-    text = env.str(name, default=str(default))
+    given = text(name, default=str(default))
     with suppress(ValueError):
-        if minimum <= (number := int(text)) <= maximum:
+        if minimum <= (number := int(given)) <= maximum:
             return number
-    raise ImproperlyConfigured(f"{name} must be a whole number from {minimum} to {maximum}, not {text[:40]!r}.")
+    raise ImproperlyConfigured(f"{name} must be a whole number from {minimum} to {maximum}, not {given[:40]!r}.")
 
 
 def seconds(name: str, *, default: float, minimum: float, maximum: float = YEAR) -> float:
@@ -42,12 +65,12 @@ def seconds(name: str, *, default: float, minimum: float, maximum: float = YEAR)
     Raises:
         ImproperlyConfigured: the value is not a number from `minimum` to `maximum`.
     """
-    text = env.str(name, default=str(default))
+    given = text(name, default=str(default))
     with suppress(ValueError):
-        if minimum <= (number := float(text)) <= maximum:
+        if minimum <= (number := float(given)) <= maximum:
             return number
     limits = f"{minimum:g} to {maximum:.0f}"
-    raise ImproperlyConfigured(f"{name} must be a number of seconds from {limits}, not {text[:40]!r}.")
+    raise ImproperlyConfigured(f"{name} must be a number of seconds from {limits}, not {given[:40]!r}.")
 
 
 def boolean(name: str, *, default: bool) -> bool:
@@ -56,9 +79,9 @@ def boolean(name: str, *, default: bool) -> bool:
     Raises:
         ImproperlyConfigured: the value is not in `BOOLEANS`. django-environ would treat any other word as false.
     """
-    text = env.str(name, default="") or str(default)
-    if (value := BOOLEANS.get(text.lower())) is None:
-        raise ImproperlyConfigured(f"{name} must be one of {', '.join(BOOLEANS)}, not {text!r}.")
+    given = text(name) or str(default)
+    if (value := BOOLEANS.get(given.lower())) is None:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(BOOLEANS)}, not {given!r}.")
     return value
 
 
@@ -90,7 +113,7 @@ def currency(name: str, *, default: str) -> str:
     Raises:
         ImproperlyConfigured: the value is not such a code.
     """
-    code = str(env.str(name, default=default))
+    code = text(name, default=default)
     if not re.fullmatch("[A-Z]{3}", code):
         raise ImproperlyConfigured(f"{name} must be a code of ISO 4217 such as EUR, not {code!r}.")
     return code
@@ -102,9 +125,9 @@ def log_level(name: str, *, default: str) -> str:
     Raises:
         ImproperlyConfigured: the value is not in `LOG_LEVELS`.
     """
-    text = env.str(name, default=default)
-    if (level := str(text).upper()) not in LOG_LEVELS:
-        raise ImproperlyConfigured(f"{name} must be one of {', '.join(LOG_LEVELS)}, not {text!r}.")
+    given = text(name, default=default)
+    if (level := given.upper()) not in LOG_LEVELS:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(LOG_LEVELS)}, not {given!r}.")
     return level
 
 
@@ -114,10 +137,10 @@ def choice(name: str, *, default: str, choices: tuple[str, ...]) -> str:
     Raises:
         ImproperlyConfigured: the value is another word.
     """
-    text = str(env.str(name, default=default))
-    if text.lower() not in choices:
-        raise ImproperlyConfigured(f"{name} must be one of {', '.join(choices)}, not {text[:40]!r}.")
-    return text.lower()
+    given = text(name, default=default)
+    if given.lower() not in choices:
+        raise ImproperlyConfigured(f"{name} must be one of {', '.join(choices)}, not {given[:40]!r}.")
+    return given.lower()
 
 
 def email(name: str, *, default: str) -> dict[str, Any]:
@@ -127,7 +150,7 @@ def email(name: str, *, default: str) -> dict[str, Any]:
         ImproperlyConfigured: the value is not such a URL. The message omits it, because it may contain a password.
     """
     with suppress(ValueError, ImproperlyConfigured):
-        config = dict(env.email_url_config(env.str(name, default=default)))
+        config = dict(Env.email_url_config(text(name, default=default)))
         if config["EMAIL_HOST"] or not config["EMAIL_BACKEND"].endswith(".smtp.EmailBackend"):
             return config
     raise ImproperlyConfigured(
@@ -142,7 +165,7 @@ def web_address(name: str, *, default: str) -> str:
     Raises:
         ImproperlyConfigured: the value is not an http or https URL with a host and a path, or has a query or fragment.
     """
-    address = str(env.str(name, default=default))
+    address = text(name, default=default)
     if not address or WEB_ADDRESS.fullmatch(address):
         return address
     raise ImproperlyConfigured(f"{name} must be an address such as https://pay.example/pay/, not {address[:60]!r}.")
@@ -154,13 +177,28 @@ def redis_url(name: str, *, default: str) -> str:
     Raises:
         ImproperlyConfigured: the value is not such a URL. The message omits it, because it may contain a password.
     """
-    url = str(env.str(name, default=default))
+    url = text(name, default=default)
     if url and not _is_redis(url):
         raise ImproperlyConfigured(
             f"{name} must be redis://:password@host:6379/0, rediss://host:6379/0 or unix:///path/of/the/socket. "
             "Percent-encode special characters in the password."
         )
+    parts = urlsplit(url)
+    if unknown := parse_qs(parts.query, keep_blank_values=True).keys() - BROKER_OPTIONS.get(parts.scheme, frozenset()):
+        raise ImproperlyConfigured(
+            f"{name} has options that Celery's broker does not know: {', '.join(sorted(unknown))}. "
+            "Name the database as the path, as in redis://host:6379/4."
+        )
     return url
+
+
+def broker_url(url: str) -> str:
+    """Return the URL of a Redis server as Celery's broker reads it. For a socket, it calls the database otherwise."""
+    if not url.startswith("unix://"):
+        return url
+    place, _, query = url.partition("?")
+    (number,) = parse_qs(query).get("db", ["0"])
+    return f"redis+socket{place.removeprefix('unix')}?virtual_host={number}"
 
 
 def redis_urls(name: str, *, default: list[str]) -> list[str]:
@@ -169,7 +207,7 @@ def redis_urls(name: str, *, default: list[str]) -> list[str]:
     Raises:
         ImproperlyConfigured: a value is not such a URL. The message omits it.
     """
-    urls = [str(url) for url in env.list(name, default=default)]
+    urls = texts(name, default=default)
     for number, url in enumerate(urls, start=1):
         if not _is_redis(url):
             raise ImproperlyConfigured(
@@ -185,7 +223,7 @@ def origin(name: str, *, default: str) -> str:
     Raises:
         ImproperlyConfigured: the value is not an origin.
     """
-    given = str(env.str(name, default=default))
+    given = text(name, default=default)
     if not given or ORIGIN.fullmatch(given):
         return given
     raise ImproperlyConfigured(f"{name} must be an origin like https://shop.example, not {given[:60]!r}.")
@@ -197,7 +235,7 @@ def origins(name: str, *, default: list[str]) -> list[str]:
     Raises:
         ImproperlyConfigured: one of the values is not an origin.
     """
-    given = [str(origin) for origin in env.list(name, default=default)]
+    given = texts(name, default=default)
     for origin in given:
         if not ORIGIN.fullmatch(origin):
             raise ImproperlyConfigured(
@@ -214,7 +252,7 @@ def database(name: str, url: str) -> dict[str, Any]:
     """
     # Suppress the warnings and errors of django-environ, because they may show a part of the password.
     with suppress(ValueError), warnings.catch_warnings(action="ignore"):
-        config = dict(env.db_url_config(url))
+        config = dict(Env.db_url_config(url))
         # django-environ uses an unknown scheme, such as postgresql+psycopg, as the name of an engine.
         if str(config.get("ENGINE")).endswith((".postgresql", ".postgis")):
             return config

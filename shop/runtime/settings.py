@@ -3,11 +3,11 @@
 Without DATABASE_URL and REDIS_URL the shop uses the project's own servers in the run folder (see `manage.py servers`).
 """
 
+import ssl
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from locking.arguments import LONGEST_SECONDS
@@ -16,14 +16,13 @@ from servers.postgres import DATABASE, LOCAL
 from shop import limits, postgres
 from shop.runtime import environment
 
-env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 RUN_FOLDER = RunFolder.default()
 
 # Servers
 
 # Postgres: postgres://user:password@host:5432/name
-DATABASE_URL = env.str("DATABASE_URL", default="")
+DATABASE_URL = environment.text("DATABASE_URL")
 # Valkey or Redis for the cache, locks, counters and Celery: redis://host:6379/0
 REDIS_URL = environment.redis_url("REDIS_URL", default="")
 DATABASE_IS_OURS = not DATABASE_URL
@@ -32,7 +31,7 @@ REDIS_IS_OURS = not REDIS_URL
 # Secrets
 
 # Key that signs tokens and sessions. If both servers are the project's own, it is generated and kept in the run folder.
-SECRET_KEY = env.str("SECRET_KEY", default="")
+SECRET_KEY = environment.text("SECRET_KEY")
 if not SECRET_KEY:
     if not (DATABASE_IS_OURS and REDIS_IS_OURS):
         raise ImproperlyConfigured("Set SECRET_KEY to a long random text. It signs the tokens of the customers.")
@@ -47,9 +46,9 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
     )
 # Secret shared with the payment provider, which signs its messages with it. If empty, no order can be paid, unless
 # PAYMENT_PROVIDER is a class of your own.
-PAYMENT_SECRET = env.str("PAYMENT_SECRET", default="")
+PAYMENT_SECRET = environment.text("PAYMENT_SECRET")
 # Class of the payment provider, by its dotted path: a subclass of shop.payments.provider.PaymentProvider.
-PAYMENT_PROVIDER = env.str("PAYMENT_PROVIDER", default="shop.payments.signed.SignedProvider")
+PAYMENT_PROVIDER = environment.text("PAYMENT_PROVIDER", default="shop.payments.signed.SignedProvider")
 # Page of the payment provider, to which the order page links: http://127.0.0.1:8010/pay/ for `manage.py provider`.
 PAYMENT_PAGE = environment.web_address("PAYMENT_PAGE", default="")
 if PAYMENT_PAGE and not PAYMENT_SECRET:
@@ -62,9 +61,9 @@ PAY_WITHOUT_PROVIDER = environment.boolean("PAY_WITHOUT_PROVIDER", default=False
 # Show errors with all details in the browser. Use it only on your own machine.
 DEBUG = environment.boolean("DEBUG", default=False)
 # Host names of the shop, separated by commas. Requests with another Host header get status 400.
-ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+ALLOWED_HOSTS = environment.texts("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 # Origins of the shop behind a proxy, for Django's CSRF check, separated by commas: https://shop.example
-CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+CSRF_TRUSTED_ORIGINS = environment.texts("CSRF_TRUSTED_ORIGINS", default=[])
 # Number of reverse proxies in front of the shop. The IP address of a client, by which password guesses and visitors of
 # the lab are limited, is taken from their X-Forwarded-For header. With 0 proxies, it is taken from the connection.
 NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0, maximum=100)
@@ -137,7 +136,7 @@ ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=
 # Mail server: smtp+tls://user:password@host:587 or smtp+ssl://user:password@host:465. The default prints mails.
 globals().update(environment.email("EMAIL_URL", default="consolemail://"))
 # Sender of the mails to customers.
-DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="shop@localhost")
+DEFAULT_FROM_EMAIL = environment.text("DEFAULT_FROM_EMAIL", default="shop@localhost")
 # Origin of links in mails: https://shop.example. If empty, they lead to the host in the request, which can be forged.
 PUBLIC_URL = environment.origin("PUBLIC_URL", default="")
 # Seconds that a thread waits for the mail server.
@@ -159,22 +158,22 @@ QUEUED_ORDERS_MAY_BE_LOST = environment.boolean("QUEUED_ORDERS_MAY_BE_LOST", def
 # `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
 REDLOCK_URLS = environment.redis_urls("REDLOCK_URLS", default=[])
 # `etcd-lock`: http://host:2379
-ETCD_URL = env.str("ETCD_URL", default="")
+ETCD_URL: Any = environment.text("ETCD_URL")
 # `zookeeper-lock`: host:2181,host:2181/path
-ZOOKEEPER_HOSTS = env.str("ZOOKEEPER_HOSTS", default="")
+ZOOKEEPER_HOSTS = environment.text("ZOOKEEPER_HOSTS")
 # `file-lock`, for a shop on one machine: a folder from which no other program deletes files. It is created if its
 # parent exists. The default is in the run folder if Postgres is the project's own, and empty otherwise.
-LOCK_FOLDER = env.str("LOCK_FOLDER", default="") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
+LOCK_FOLDER = environment.text("LOCK_FOLDER") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 
 # Metrics
 
 # Count what web servers, workers and beat do, for Prometheus, at `/metrics`.
 METRICS = environment.boolean("METRICS", default=True)
 # Token to read `/metrics` from other machines. If empty, only this machine can read it.
-METRICS_TOKEN = env.str("METRICS_TOKEN", default="")
+METRICS_TOKEN = environment.text("METRICS_TOKEN")
 # Folder in which the processes of this machine store their metrics. It is created if its parent exists. The default is
 # in the run folder.
-METRICS_FOLDER = env.str("METRICS_FOLDER", default="") or str(RUN_FOLDER.path / "metrics")
+METRICS_FOLDER = environment.text("METRICS_FOLDER") or str(RUN_FOLDER.path / "metrics")
 
 # Send traces of orders to the OpenTelemetry collector at OTEL_EXPORTER_OTLP_ENDPOINT. This needs the packages in
 # requirements-trace.txt.
@@ -305,7 +304,10 @@ CACHES = {
     },
 }
 
-CELERY_BROKER_URL = REDIS_LOCATION.replace("unix://", "redis+socket://")
+CELERY_BROKER_URL = environment.broker_url(REDIS_LOCATION)
+# Verify the certificate of the server, as the cache does. By default Celery sends the password to any server.
+if CELERY_BROKER_URL.startswith("rediss://") and "?" not in CELERY_BROKER_URL:
+    CELERY_BROKER_USE_SSL = {"ssl_cert_reqs": ssl.CERT_REQUIRED}
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 # Let the worker connect again when Redis refuses a write, for example because it is full. By default the worker exits.
 CELERY_BROKER_CHANNEL_ERROR_RETRY = True

@@ -1,6 +1,7 @@
 """Celery tasks. They find their work in Postgres and the order queue, so a lost or repeated task does no harm."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 BROKER_ERRORS = (KombuError, OperationalError, OSError, RedisError)
 """Errors that can occur when a task is sent."""
+
+_reconciling = threading.Lock()
+"""Held by the thread of this process that reconciles."""
 
 
 @contextmanager
@@ -92,13 +96,19 @@ def save_queued_orders(self: Any) -> int:
 def reconcile() -> int:
     """Repair differences between Redis and Postgres that crashed processes have left, and check the conservation law.
 
-    Repairs and broken skus are logged.
+    Repairs and broken skus are logged. If another thread of this worker still reconciles, there is nothing to do:
+    rounds that wait for a locked row must not take all threads of the worker.
     """
-    with outages_logged("Reconciling"):
-        done = reconcile_and_audit()
-        measuring.reconciled(done)
-        return len(done.repairs)
-    return 0
+    if not _reconciling.acquire(blocking=False):
+        return 0
+    try:
+        with outages_logged("Reconciling"):
+            done = reconcile_and_audit()
+            measuring.reconciled(done)
+            return len(done.repairs)
+        return 0
+    finally:
+        _reconciling.release()
 
 
 @worker_init.connect

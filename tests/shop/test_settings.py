@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import runpy
 import secrets
+import ssl
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
+from kombu import Connection
+from redis import Redis
 
 from locking.arguments import LONGEST_SECONDS
 
@@ -255,7 +260,51 @@ def test_valid_settings_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     smtp = "django.core.mail.backends.smtp.EmailBackend"
     assert [found[f"EMAIL_{part}"] for part in mail] == [smtp, "host", 587, "shop", "a/b", True]
     assert found["REDLOCK_URLS"] == ["unix:///run/valkey.sock", "redis://two:6379/0"]
-    assert read(monkeypatch, REDIS_URL="unix:///run/valkey.sock")["CELERY_BROKER_URL"].startswith("redis+socket:///run")
+
+
+def test_a_text_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A secret may begin with `$`, which django-environ takes for the name of another variable."""
+    secrets = {name: f"$PATH{name}" + "x" * 50 for name in ("SECRET_KEY", "PAYMENT_SECRET", "METRICS_TOKEN")}
+    found = read(monkeypatch, **secrets, ALLOWED_HOSTS="a.example, b.example,", CSRF_TRUSTED_ORIGINS="")
+    assert {name: found[name] for name in secrets} == secrets
+    assert (found["ALLOWED_HOSTS"], found["CSRF_TRUSTED_ORIGINS"]) == (["a.example", "b.example"], [])
+
+
+@pytest.mark.parametrize("option", ["", "?db=3"])
+def test_the_broker_uses_the_same_database(monkeypatch: pytest.MonkeyPatch, redis: Redis, option: str) -> None:
+    path = redis.connection_pool.connection_kwargs["path"]
+    found = read(monkeypatch, REDIS_URL=f"unix://{path}{option}")
+    with Connection(found["CELERY_BROKER_URL"]) as connection, closing(connection.SimpleQueue("probe")) as queue:
+        queue.put("a task")
+        with Redis.from_url(found["CACHES"]["default"]["LOCATION"]) as client:
+            assert client.llen("probe") == 1
+            queue.clear()
+            client.delete("_kombu.binding.probe")
+
+
+@pytest.mark.parametrize(
+    ("option", "verified"),
+    [
+        ("", True),
+        ("?ssl_cert_reqs=required", True),
+        ("?ssl_ca_certs=/etc/ca.pem", True),
+        ("?ssl_cert_reqs=none", False),
+    ],
+)
+def test_celery_verifies_the_certificate_of_redis(monkeypatch: pytest.MonkeyPatch, option: str, verified: bool) -> None:
+    found = read(monkeypatch, REDIS_URL=f"rediss://:word@redis:6379/0{option}")
+    worker = Celery(broker=found["CELERY_BROKER_URL"], set_as_current=False)
+    worker.conf.broker_use_ssl = found.get("CELERY_BROKER_USE_SSL", False)
+    tls = worker.connection_for_write().ssl
+    assert (tls.get("ssl_cert_reqs", ssl.CERT_REQUIRED) == ssl.CERT_REQUIRED) is verified
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host:6379?db=4", "redis://host:6379/0?health_check_interval=30", "unix:///run/valkey.sock?ssl=1"]
+)
+def test_options_that_the_broker_does_not_know_are_refused(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="options that Celery's broker does not know"):
+        read(monkeypatch, REDIS_URL=url)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
 from django.conf import settings
-from redis import Redis
+from redis import Redis, RedisError
 
 from shop.runtime import tasks
 from shop.runtime.celery import app
@@ -76,3 +76,27 @@ def test_advancing_sales_does_not_wait_behind_saving(
         assert advanced[0] <= SAVES // 2
     else:
         assert advanced[0] > SAVES // 2
+
+
+@pytest.mark.usefixtures("logging_stays")
+def test_waiting_reconciliations_do_not_take_all_threads(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second round ends at once while the first one waits, for example for a stock row that somebody has locked."""
+    waits, go_on, advanced = threading.Event(), threading.Event(), threading.Event()
+
+    def reconcile() -> None:
+        waits.set()
+        assert go_on.wait(3 * PATIENCE)
+        raise RedisError("the end of this test's round")
+
+    monkeypatch.setattr("shop.runtime.tasks.reconcile_and_audit", reconcile)
+    monkeypatch.setattr(lifecycle, "advance", advanced.set)
+    options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "loglevel": "error"}
+    with start_worker(app, **options):
+        tasks.reconcile.delay()
+        assert waits.wait(PATIENCE)
+        tasks.reconcile.delay()
+        tasks.advance_sales.delay()
+        in_time = advanced.wait(PATIENCE)
+        go_on.set()
+    assert in_time
+    assert not tasks._reconciling.locked()

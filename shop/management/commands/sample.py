@@ -11,14 +11,14 @@ from itertools import count
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from inventory import stock
 from inventory.models import StockItem
 from inventory.strategies import registry
 from shop import clock
 from shop.models import Product, Sale, SaleItem
-from shop.sales.preheat import preheat_sale
+from shop.sales.preheat import CannotPreheat, preheat_sale
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,10 @@ class Command(BaseCommand):
         for sample in (TONIGHT, MIDNIGHT):
             products = [stocked_product(each) for each in sample.products]
             sale = current_sale(products) or new_sale(sample, products, options["strategy"])
-            preheat_sale(sale.pk)
+            try:
+                preheat_sale(sale.pk)
+            except CannotPreheat as error:
+                raise CommandError(f"The stock of sale {sale.pk} was not loaded: {error}", returncode=2) from error
             opens = "is open" if sale.opens_at <= clock.now() else f"opens at {sale.opens_at:%H:%M:%S}, and is open"
             self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, {opens} until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
             for product in products:
