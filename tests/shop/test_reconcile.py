@@ -481,6 +481,17 @@ def test_a_broken_law_is_status_1(offer: OnSale) -> None:
     assert "BROKEN for a" in output.getvalue()
 
 
+@pytest.mark.parametrize("sku", ["shirt[xl]", "shirt[/xl]"])
+def test_brackets_in_a_sku_are_shown(redis: Redis, capsys: pytest.CaptureFixture[str], sku: str) -> None:
+    on_sale({sku: 5}, strategy="lua")
+    StockItem.objects.filter(sku=sku).update(on_hand=4)
+    for command in ("reconcile", "audit"):
+        with pytest.raises(SystemExit) as broken:
+            call_command(command)
+        assert broken.value.code == 1
+        assert f" {sku} " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("on_hand", [4, 5], ids=["broken", "whole"])
 def test_the_task_logs_a_broken_law(offer: OnSale, caplog: pytest.LogCaptureFixture, on_hand: int) -> None:
     StockItem.objects.filter(sku="a").update(on_hand=on_hand)

@@ -9,6 +9,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from shop import conservation
 
@@ -39,7 +40,8 @@ class Command(BaseCommand):
             names = ("sku", "received", "on_hand", "sold", "drift", "oversold", "unexplained")
             table = Table(*(name.replace("_", " ") for name in names), title="Broken")
             for row in broken:
-                table.add_row(*(str(getattr(row, name)) for name in names))
+                # As `Text`, because rich would read the brackets in a sku such as shirt[xl] as a style.
+                table.add_row(*(Text(str(getattr(row, name))) for name in names))
             Console().print(table)
             self.stdout.write(f"BROKEN: {len(broken)} of {len(figures)} skus.")
         else:

@@ -11,6 +11,7 @@ from django.db import InterfaceError, InternalError, OperationalError
 from redis import RedisError
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from shop.reconcile import reconcile_and_audit
 
@@ -51,7 +52,8 @@ class Command(BaseCommand):
             if found.repairs:
                 table = Table("repair", "sku or request", "units in Redis", title="Repaired")
                 for repair in found.repairs:
-                    table.add_row(repair.what, repair.name, f"{repair.units:+}")
+                    # As `Text`, because rich would read the brackets in a sku such as shirt[xl] as a style.
+                    table.add_row(Text(repair.what), Text(repair.name), f"{repair.units:+}")
                 Console().print(table)
             law = f"is BROKEN for {', '.join(found.after)}: see manage.py audit" if found.after else "holds"
             self.stdout.write(f"{len(found.repairs)} repairs. The conservation law {law}.")
