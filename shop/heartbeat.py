@@ -29,6 +29,7 @@ def sign(kind: str, name: str) -> None:
         with client.pipeline(transaction=False) as pipe:
             pipe.zadd(KEY, {f"{kind} {name}": now})
             pipe.zremrangebyscore(KEY, "-inf", now - 10 * EXPIRES)
+            pipe.zremrangebyscore(KEY, now + EXPIRES, "+inf")  # from before the clock of Redis was set back
             pipe.expire(KEY, 10 * EXPIRES)
             pipe.execute()
     except RedisError:
@@ -42,8 +43,9 @@ def alive() -> dict[str, int]:
         RedisError: Redis does not answer.
     """
     client = get_redis_connection("default")
-    found = {WORKER: 0, BEAT: 0}
-    for member in client.zrangebyscore(KEY, _now(client) - EXPIRES, "+inf"):
+    found, now = {WORKER: 0, BEAT: 0}, _now(client)
+    # A later sign is from before the clock of Redis was set back. If its process is alive, it signs again.
+    for member in client.zrangebyscore(KEY, now - EXPIRES, now + EXPIRES):
         kind = bytes(member).decode().partition(" ")[0]
         found[kind] = found.get(kind, 0) + 1
     return found

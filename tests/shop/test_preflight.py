@@ -165,6 +165,15 @@ def test_celery_has_to_be_alive(redis: Redis, kind: str, check: Callable[[], Fin
     assert check().level == ("warning" if kind == "beat" else "ok")
 
 
+def test_a_dead_process_is_not_alive_again_when_the_clock_of_redis_is_set_back(redis: Redis) -> None:
+    heartbeat.sign(heartbeat.WORKER, "dead")
+    redis.zincrby(heartbeat.KEY, 3600, f"{heartbeat.WORKER} dead")
+    assert heartbeat.alive()[heartbeat.WORKER] == 0
+    heartbeat.sign(heartbeat.WORKER, "here")
+    assert heartbeat.alive()[heartbeat.WORKER] == 1
+    assert redis.zrange(heartbeat.KEY, 0, -1) == [f"{heartbeat.WORKER} here".encode()]
+
+
 @pytest.mark.parametrize(("off", "level"), [(0, "ok"), (-5, "warning"), (60, "red")])
 def test_clocks_have_to_agree(monkeypatch: pytest.MonkeyPatch, off: float, level: str) -> None:
     monkeypatch.setattr(server_checks, "time", SimpleNamespace(time=lambda: time.time() + off))
