@@ -13,11 +13,11 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from shop import log_context
 from shop.accounts.sessions import SessionStore
-from shop.models import OrderItem
+from shop.models import Order, OrderItem
 from shop.orders.queued import save_queued
 from shop.pages.buying import kept_key
 from tests.browser import needs_chromium
-from tests.factories import orders_in
+from tests.factories import new_customer, orders_in
 from tests.shop.browser_support import (
     EN,
     ORDERS,
@@ -37,6 +37,7 @@ from tests.shop.browser_support import (
     shows,
     wait_for_route,
 )
+from tests.shop.payment_support import session_of
 from tests.waiting import wait_for
 
 __all__ = ["browser", "enter", "port"]  # the fixtures
@@ -53,6 +54,18 @@ FORGETFUL = """
     IDBFactory.prototype.open = function (name, version) { return open.call(this, name + Math.random(), version); };
 """
 """For negative controls: a script that makes each page lose its stored data."""
+
+ANSWERED = """
+    () => new Promise((resolve, reject) => {
+        const database = indexedDB.open("last-unit");
+        database.onerror = reject;
+        database.onsuccess = () => {
+            const intents = database.result.transaction("intents").objectStore("intents").getAll();
+            intents.onsuccess = () => resolve(intents.result.some((intent) => intent.order));
+        };
+    })
+"""
+"""A script that returns whether the response to an order is stored."""
 
 with_control = pytest.mark.parametrize(
     ("language", "viewport", "kept"),
@@ -265,6 +278,57 @@ def test_a_token_that_has_ended_is_replaced(enter: Enter) -> None:
         button(page).click()
     shows(page, EN["yours"])
     assert orders_in() == 1
+
+
+def test_a_token_that_ends_after_failures_is_replaced(enter: Enter) -> None:
+    """An order whose response was lost is not called refused because the token has ended in the meantime."""
+    customer, _, address = prepared()
+    context = enter(customer)
+    keys = orders_of(context)
+    answers = [503, 503, 503, 503, 401]
+
+    def refuse(route: Route) -> None:
+        route.fulfill(status=answers.pop(0), json={"type": "/api/problems/x/"})
+        if not answers:
+            context.unroute(ORDERS)
+
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    context.route(ORDERS, refuse)
+    button(page).click()
+    shows(page, EN["yours"])
+    assert (orders_in(), len(keys), len(set(keys))) == (1, 6, 1)
+
+
+def test_the_answer_to_an_order_is_not_kept_for_the_next_customer(enter: Enter) -> None:
+    """Somebody else logs in, in another tab, while an order of the first customer has no response yet."""
+    (first, _, address), second = prepared(), new_customer()
+    context = enter(first)
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    held: list[Route] = []
+    context.route(ORDERS, lambda route: held.append(route))
+    button(page).click()
+    order = wait_for_route(page, held)
+    cookies = context.cookies()
+    session = next(each for each in cookies if each["name"] == settings.SESSION_COOKIE_NAME)
+    context.add_cookies([{**session, "value": session_of(second)}])  # type: ignore[list-item]
+    with page.expect_response(TOKEN):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(button(page)).to_have_text(EN["buy"])
+    with page.expect_response(ORDERS):
+        order.continue_()
+    wait_for(lambda: page.evaluate(ANSWERED), "the response to be stored")
+    context.unroute(ORDERS)
+    expect(page.locator(".note")).to_be_empty()
+    page.reload()
+    expect(button(page)).to_have_text(EN["buy"])
+    button(page).click()
+    shows(page, EN["yours"])
+    context.add_cookies(cookies)  # type: ignore[arg-type]
+    page.reload()
+    shows(page, EN["yours"])
+    assert sorted(Order.objects.values_list("customer", flat=True)) == [first, second]
 
 
 def test_who_has_logged_out_logs_in_and_the_order_goes_on(enter: Enter) -> None:

@@ -26,6 +26,7 @@ export class Product {
   emptyUntil = -Infinity;
   trouble = ""; // why the request is repeated: "busy", "offline" or "paused"
   failures = 0;
+  unauthorized = 0; // responses in a row that have refused the token
   going = false;
   wake = () => {};
 
@@ -41,7 +42,7 @@ export class Product {
     this.form.addEventListener("submit", (event) => this.press(event));
   }
 
-  get name() { return `${page.sale}/${visit.customer}/${this.id}`; } // name of the stored intent
+  get name() { return this.nameFor(visit.customer); } // name of the stored intent
   get item() { return visit.sale.items.find((item) => item.product === this.id); }
   get price() { return this.refusal?.price ?? this.item.price; }
   get empty() { return !this.item || this.item.left === 0 || local() < this.emptyUntil; }
@@ -56,7 +57,8 @@ export class Product {
     return left === undefined || left === null ? "" : fill(page.left[left] ?? page.left.exact, { left });
   }
 
-  load() { return keep(this.name, (kept) => kept).catch(() => null); }
+  nameFor(customer) { return `${page.sale}/${customer}/${this.id}`; }
+  load(customer = visit.customer) { return keep(this.nameFor(customer), (kept) => kept).catch(() => null); }
 
   // The waiting room has admitted the customer, so an earlier refusal for this reason is over.
   admitted() {
@@ -141,6 +143,7 @@ export class Product {
 
   // Send the request once, or poll the queued order. Return the pause before the next attempt; 0 after the last.
   async attempt() {
+    const { name } = this;
     const { key, body, location } = this.intent;
     const headers = visit.authorization;
     const ticket = visit.room?.ticket && { "Waiting-Ticket": visit.room.ticket };
@@ -156,10 +159,12 @@ export class Product {
     const wait = 1000 * answer.headers.get("Retry-After");
     if (answer.body?.type?.endsWith("/sale-paused/")) return this.failed("paused", wait);
     if (wait || answer.status >= 500) return this.failed("busy", wait);
-    if (answer.status === 401 && this.failures < 3) {
+    if (answer.status === 401 && this.unauthorized < 3) {
       visit.endToken();
+      this.unauthorized += 1;
       return this.failed("busy");
     }
+    this.unauthorized = 0;
     this.failures = 0;
     this.trouble = "";
     const said = answer.body;
@@ -167,30 +172,36 @@ export class Product {
     const opening = Math.abs(clock.now() - Date.parse(visit.sale?.opens_at)) < OPENING;
     if (type === "sale-not-open" && opening) return this.failed("busy", 500);
     if (said.state === "queued") {
-      await this.change(key, { location: location ?? answer.headers.get("Location"), place: said.place });
+      await this.change(name, key, { location: location ?? answer.headers.get("Location"), place: said.place });
       return POLL + backoff(0);
     }
-    if (answer.status < 300) await this.change(key, { done: true, location: undefined, order: summary(said) });
-    else await this.refused(key, type, said);
+    if (answer.status < 300) await this.change(name, key, { done: true, location: undefined, order: summary(said) });
+    else await this.refused(name, key, type, said);
     return 0;
   }
 
-  async refused(key, type, problem) {
+  async refused(name, key, type, problem) {
     const price = problem.items?.find((item) => item.product === this.id)?.price;
-    if (type === "waiting-room") {
+    if (type === "sold-out" && !problem.left) this.emptyUntil = local() + SETTLED;
+    else if (name === this.name) this.refusal = { ...problem, type, price };
+    if (type === "waiting-room" && name === this.name) {
       visit.room = null;
       visit.lookAtRoom();
     }
-    if (type === "sold-out" && !problem.left) this.emptyUntil = local() + SETTLED;
-    else this.refusal = { ...problem, type, price };
-    await this.change(key, { done: true, spent: type === "key-reused" });
+    await this.change(name, key, { done: true, spent: type === "key-reused" });
   }
 
-  // Store the shop's response in the intent. Do nothing if another tab has begun a newer intent.
-  async change(key, changes) {
-    const changed = (kept) => (kept && kept.key !== key ? kept : { ...(kept ?? this.intent), ...changes });
-    this.intent = await keep(this.name, changed).catch(() => changed(null)); // The key is already stored.
-    tabs.postMessage(this.name);
+  // Store the shop's response in the intent. Do nothing if another tab has begun a newer intent. If somebody else has
+  // logged in since the request, store the response for the customer who has sent it, and keep showing the other's.
+  async change(name, key, changes) {
+    const shown = name === this.name ? this.intent : null;
+    const changed = (kept) => {
+      const before = kept ?? shown;
+      return before?.key === key ? { ...before, ...changes } : before;
+    };
+    const result = await keep(name, changed).catch(() => changed(null)); // The key is already stored.
+    if (name === this.name) this.intent = result;
+    tabs.postMessage(name);
   }
 
   failed(trouble, least = 0) {
@@ -211,10 +222,11 @@ export class Product {
   async resume() {
     if (!(await visit.identify())) return;
     if (!this.active) this.intent = await this.load();
+    const { name } = this;
     const { key, order } = this.intent ?? {};
     if (["pending", "paid"].includes(order?.state)) {
       const answer = await ask(`${page.api}${order.id}/`, { headers: visit.authorization });
-      if (answer?.status === 200) await this.change(key, { order: summary(answer.body) });
+      if (answer?.status === 200) await this.change(name, key, { order: summary(answer.body) });
     }
     this.render();
     this.goOn();

@@ -30,14 +30,19 @@ class Visit {
     if (answer?.status !== 200) return undefined;
     const before = this.login && this.customer;
     const { access, expires_in: seconds, guest } = answer.body;
+    const customer = answer.body.customer ?? this.customer;
+    const another = access && customer !== before;
+    const intents = another ? await Promise.all(this.products.map((each) => each.load(customer))) : [];
+    // Change login and intents at once: an order of the one customer must not be sent with the token of the other.
     this.login = access && { access, guest, until: local() + 900 * seconds };
-    this.customer = answer.body.customer ?? this.customer;
-    if (!this.login || this.customer !== before) {
+    this.customer = customer;
+    this.products.forEach((each, at) => {
+      if (another) each.intent = intents[at];
+      else if (!access && !each.active) each.intent = null;
+    });
+    if (!access || another) {
       this.room = null;
       this.lookAtRoom();
-    }
-    for (const each of this.products) {
-      if (this.login ? this.customer !== before : !each.active) each.intent = this.login && (await each.load());
     }
     return this.login;
   }
