@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.template.loader import render_to_string
 from django.test import Client
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect, sync_playwright
 
+from shop.overview.alerts import ORDERS, Alert
 from tests.browser import launch, needs_chromium
 from tests.factories import new_customer, on_sale
 from tests.shop.busy_shop import BusyShop
@@ -119,6 +121,49 @@ def test_each_kind_of_page_is_accessible_and_fits(live_server: Any, width: int, 
         control = operator.complaints.pop()
     assert control.endswith(": noticed"), "negative control"
     assert operator.complaints + visitor.complaints == []
+
+
+HEARD = """
+    window.heard = [];
+    new MutationObserver((changes) => {
+        for (const { target, addedNodes } of changes) {
+            const inside = target.closest?.("[role=alert]");
+            const added = [...addedNodes].filter((node) => node.matches?.("[role=alert]"));
+            for (const alert of inside ? [inside] : added) heard.push(alert.textContent.trim());
+        }
+    }).observe(document.getElementById("overview"), { subtree: true, childList: true, characterData: true });
+"""
+"""A script that notes each text that a screen reader reads out as an alert."""
+
+
+def test_an_alert_of_the_overview_is_read_out_once(redis: Any) -> None:
+    """A figure in an alert changes every second. That is no new alert."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    session = session_of(client)
+
+    def alert(wrong: str) -> Alert:
+        return Alert(wrong, "Start more workers.", "the-queue-grows", ORDERS)
+
+    first = [alert(f"5 orders are queued, the oldest for {age} s.") for age in (21, 22, 23, 24)]
+    second = alert("The stock of sku-1 is broken.")
+    shown = [[first[0]], [first[1]], [first[2], second], [first[3], second]]
+    answers = [{"parts": {"alerts": render_to_string("shop/overview/alerts.html", {"alerts": each})}} for each in shown]
+    with web_server() as (port, _), chromium() as browser:
+        operator = Operator(browser, f"http://127.0.0.1:{port}", session, viewport={"width": 390, "height": 844})
+        page = operator.page
+        page.goto("/admin/")
+        page.evaluate(HEARD)
+        page.route(
+            "**/admin/live/", lambda route: route.fulfill(json=answers.pop(0) if len(answers) > 1 else answers[0])
+        )
+        expect(page.locator("[data-part=alerts]")).to_contain_text("oldest for 24 s", timeout=PATIENCE * 1000)
+        heard = page.evaluate("heard")
+    assert [text.split(".")[0] for text in heard] == [
+        "5 orders are queued, the oldest for 21 s",
+        "The stock of sku-1 is broken",
+    ]
+    assert operator.complaints == []
 
 
 def test_an_overview_shows_an_order_and_a_refusal_soon(redis: Any, tmp_path: Path) -> None:

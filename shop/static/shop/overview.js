@@ -31,6 +31,8 @@ async function refresh() {
 }
 
 const shown = {};
+// The text of an alert without its figures. A number in a name, such as in "sku-1", is no figure.
+const words = (alert) => alert.textContent.replace(/(?<![\w-])[+-]?\d+/g, "");
 
 // Replace a part if it has changed. If a link in it has the focus, give the focus to the same link in the new part.
 function show(name, html) {
@@ -38,7 +40,11 @@ function show(name, html) {
   if (!place || shown[name] === html) return;
   shown[name] = html;
   const focused = place.contains(document.activeElement) && document.activeElement.getAttribute("href");
-  place.innerHTML = html;
+  const { content } = Object.assign(document.createElement("template"), { innerHTML: html });
+  // A screen reader reads out each inserted alert. Do not repeat one in which only a figure has changed.
+  const told = new Set(Array.from(place.querySelectorAll("[data-alert]"), words));
+  for (const alert of content.querySelectorAll("[data-alert]")) if (told.has(words(alert))) alert.removeAttribute("role");
+  place.replaceChildren(content);
   if (focused) place.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
 }
 
