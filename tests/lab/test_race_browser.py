@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,19 @@ def test_a_race_is_started_by_keyboard_and_watched_to_its_end(open_page: Open) -
     assert width(sound, ".sold") == width(flawed, ".sold") == stock_mark
     assert width(flawed, ".over") > 0
     expect(sound.locator(".over")).to_have_count(0)
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_a_link_keeps_the_focus_while_the_race_runs(open_page: Open) -> None:
+    replace(ENDED, over=False).save()
+    page = open_page(f"/lab/race/{ENDED.id}/")
+    link = page.locator(".racer a").first
+    link.focus()
+    # The second response is asked for after the bars of the first one are shown.
+    for _ in range(2):
+        with page.expect_response("**/bars/"):
+            pass
+    expect(link).to_be_focused()
 
 
 def width(racer: Any, part: str) -> int:

@@ -8,7 +8,7 @@ async function follow() {
   try {
     const response = await fetch(bars.dataset.address);
     if (response.ok) {
-      bars.innerHTML = await response.text();
+      show(await response.text());
       const standings = bars.firstElementChild;
       // Write the sentence only when it changes, because a screen reader reads out every change.
       if (status.textContent !== standings.dataset.sentence) status.textContent = standings.dataset.sentence;
@@ -19,6 +19,13 @@ async function follow() {
     // The shop did not answer. Try again after the pause.
   }
   if (!over) setTimeout(follow, PAUSE);
+}
+
+// Replace the bars. If a link in them has the focus, give the focus to the same link in the new bars.
+function show(html) {
+  const focused = bars.contains(document.activeElement) && document.activeElement.getAttribute("href");
+  bars.innerHTML = html;
+  if (focused) bars.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
 }
 
 if (bars?.dataset.address) setTimeout(follow, PAUSE);
