@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from django.conf import settings
 from django.db import connection
@@ -53,6 +54,31 @@ def connections() -> Finding:
         text = f"One web server may open {needed} connections, and {allowed} are allowed."
         return Finding(check, "red", text, "Raise max_connections.")
     return Finding(check, "ok", f"{allowed} are allowed, enough for {(allowed - OTHERS) // (webs * 2)} web servers.")
+
+
+def redis_certificate() -> Finding:
+    """Check that Celery verifies the certificate of Redis. Without an option in the address, only web servers do."""
+    check, address = "Certificate of Redis", urlsplit(settings.REDIS_LOCATION)
+    if address.scheme != "rediss":
+        return Finding(check, "ok", "Redis is not reached by TLS.")
+    options = {name: values[-1] for name, values in parse_qs(address.query).items() if name.startswith("ssl_")}
+    if not options or options.get("ssl_cert_reqs", "").lower() == "none":
+        text = "Anybody on the way to Redis can pose as Redis and learn its password: its certificate is not verified."
+        level: Any = "warning" if options else "red"  # Some services demand `none`: the operator has chosen it.
+        return Finding(check, level, text, "End REDIS_URL in ?ssl_cert_reqs=required.")
+    return Finding(check, "ok", "Web servers and Celery verify it.")
+
+
+def redis_alone() -> Finding:
+    """Check that Redis takes writes, and all commands of the shop and of Celery."""
+    check, found = "Kind of Redis", get_redis_connection("default").info()
+    if found.get("cluster_enabled"):
+        text = "Redis is in cluster mode, in which no worker gets a task."
+        return Finding(check, "red", text, "Let REDIS_URL name a primary without cluster mode.")
+    if found["role"] != "master":
+        text = "Redis is a replica, which refuses writes."
+        return Finding(check, "red", text, "Let REDIS_URL name a primary without cluster mode.")
+    return Finding(check, "ok", "It is a primary and in no cluster.")
 
 
 def redis_keeps() -> Finding:
@@ -133,4 +159,4 @@ def _config(name: str) -> str:
         return ""
 
 
-CHECKS = (postgres, connections, redis_keeps, redis_memory, workers, beat, clocks)
+CHECKS = (postgres, connections, redis_certificate, redis_alone, redis_keeps, redis_memory, workers, beat, clocks)

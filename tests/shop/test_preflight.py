@@ -7,9 +7,11 @@ import inspect
 import json
 import re
 import shutil
+import ssl
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +25,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
 from django.test import Client, override_settings
+from django_redis import get_redis_connection
+from kombu import Connection
 from redis import Redis
 
 from inventory.models import StockItem
@@ -128,6 +132,46 @@ def config(redis: Redis) -> Iterator[Callable[[str, str], None]]:
     yield change
     for name, value in before.items():
         redis.config_set(name, value)
+
+
+@pytest.mark.parametrize(
+    ("address", "level"),
+    [
+        ("redis://:word@redis:6379/0", "ok"),
+        ("rediss://:word@redis:6379/0", "red"),
+        ("rediss://:word@redis:6379/0?ssl_cert_reqs=none", "warning"),
+        ("rediss://:word@redis:6379/0?ssl_cert_reqs=required", "ok"),
+        ("rediss://:word@redis:6379/0?ssl_ca_certs=/etc/ca.pem", "ok"),
+    ],
+)
+def test_celery_has_to_verify_the_certificate_of_redis(settings: Any, address: str, level: str) -> None:
+    """The check agrees with Kombu, which verifies no certificate unless an option in the address says so."""
+    settings.REDIS_LOCATION = address
+    assert server_checks.redis_certificate().level == level
+    tls = Connection(address).ssl
+    unverified = bool(tls) and tls.get("ssl_cert_reqs", ssl.CERT_REQUIRED) == ssl.CERT_NONE
+    assert unverified is (level != "ok")
+
+
+@contextmanager
+def redis_that_tells(**facts: Any) -> Iterator[None]:
+    """Let the checks ask a Redis that tells these facts about itself."""
+    real = get_redis_connection("default")
+    told = SimpleNamespace(
+        info=lambda *sections: real.info(*sections) | facts, time=real.time, config_get=real.config_get
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_checks, "get_redis_connection", lambda alias: told)
+        yield
+
+
+def test_redis_has_to_be_a_primary_without_a_cluster(redis: Redis) -> None:
+    assert server_checks.redis_alone().level == "ok"
+    for facts, word in (({"role": "slave"}, "replica"), ({"cluster_enabled": 1}, "cluster")):
+        with redis_that_tells(**facts):
+            found = server_checks.redis_alone()
+            assert found.level == "red"
+            assert word in found.text
 
 
 def test_redis_has_to_keep_queued_orders(config: Callable[[str, str], None], settings: Any) -> None:
@@ -260,7 +304,7 @@ def make_the_shop_red(
     for changed in (
         {"DEBUG": True, "HTTPS": False, "ALLOWED_HOSTS": ["*"], "PAYMENT_SECRET": "short", "WEB_PROCESSES": 1000},
         {"ALLOWED_HOSTS": ["localhost"], "PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False},
-        {"PAYMENT_PROVIDER": "no.such.Provider"},
+        {"PAYMENT_PROVIDER": "no.such.Provider", "REDIS_LOCATION": "rediss://redis:6379/0"},
     ):
         with override_settings(**{**GREEN, **changed}):
             run.of_shop()
@@ -273,6 +317,9 @@ def make_the_shop_red(
         session(f"SET {change}")
         run.of_shop()
         session("RESET ALL")
+    for facts in ({"role": "slave"}, {"cluster_enabled": 1}):
+        with redis_that_tells(**facts):
+            run.of_shop()
     offer = on_sale({"queued": 1}, strategy="lua-queue", preheat=False)
     used: int = redis.info("memory")["used_memory"]  # type: ignore[index]
     config("maxmemory-policy", "allkeys-lru")
