@@ -32,7 +32,6 @@ class LocalProxy:
             "    resolver 127.0.0.11 valid=5s;\n": "",
             "server web:8000 resolve;": f"server 127.0.0.1:{upstream};",
             "listen 8080;": f"listen 127.0.0.1:{self.port};",
-            "        listen [::]:8080;\n": "",
             "/tmp/": f"{folder}/",  # noqa: S108 - the container's
         }.items():
             configuration = replaced(configuration, there, here)

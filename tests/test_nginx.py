@@ -74,6 +74,11 @@ class Upstream:
         self.listener.close()
 
 
+def test_it_starts_without_ipv6() -> None:
+    """It listens on IPv4 alone: on a machine whose kernel has no IPv6, nginx ends at `listen [::]:8080`."""
+    assert re.findall(r"^ *listen (.*);", CONFIGURATION, re.MULTILINE) == ["8080"]
+
+
 @pytest.fixture
 def upstream() -> Iterator[Upstream]:
     with closing(Upstream()) as server:
