@@ -131,12 +131,14 @@ def check(*words: str) -> Iterator[str]:
         case ["docker", "compose", "exec", service, *rest]:
             yield from check("docker", "compose", "logs", service)
             yield from check(*rest)
+        case ["docker", "compose", "run", "--rm", service, *rest]:
+            yield from check("docker", "compose", "exec", service, *rest or ["python", "manage.py", "migrate"])
         case ["docker", "compose", "--profile", profile, *rest]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
             assert profile in {name for service in services for name in service.get("profiles", [])}
             yield from check("docker", "compose", *rest)
         # Check only the names, because there is no Docker here.
-        case ["docker", "compose", "up" | "logs", *rest]:
+        case ["docker", "compose", "up" | "logs" | "start" | "stop", *rest]:
             services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
             options = {"-d", "--wait", "--scale", "-f"}
             assert {word.partition("=")[0] for word in rest} <= {*services, *options}, f"no service or option: {rest}"

