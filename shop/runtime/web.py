@@ -1,8 +1,9 @@
 """The web server: granian, whose worker processes hand each request to `shop.runtime.door`.
 
 granian's own WSGI worker gives a request a thread before its body has arrived, and sets no time limit. So this module
-builds a worker from the parts of granian's RSGI worker. These parts are not a public interface, so requirements.in pins
-granian, and tests/shop/test_door.py checks each part. docs/adr/0008-whole-requests.md has the reasons and figures.
+builds a worker from the parts of granian's RSGI worker. These parts are not a public interface, so
+requirements-image.in pins granian, and tests/shop/test_door.py checks each part. docs/adr/0008-whole-requests.md has
+the reasons and figures.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ Choose the TTL by the longest pause that a holder should survive (garbage collec
 use several times that. It need not cover the length of the work, because renewal does. It is also how long others wait
 after a holder has died.
 
-The package needs redis-py (version: [requirements.in](../requirements.in)). The locks on other servers need the client
-of that server: `kazoo`, `etcd3gw`, or `psycopg` for Postgres. Django is needed only for the admin page.
+The package needs redis-py (version: [requirements-image.in](../requirements-image.in)). The locks on other servers need
+the client of that server: `kazoo`, `etcd3gw`, or `psycopg` for Postgres. Django is needed only for the admin page.
 
 `make bench ARGS=locks` measures these locks beside those of redis-py, python-redis-lock, pottery, kazoo and etcd3gw,
 and beside the protocol of Redisson in Python (the library is for Java). `make bench ARGS=retry-delay` measures how soon
