@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -83,6 +84,26 @@ def test_it_starts_without_ipv6() -> None:
 def upstream() -> Iterator[Upstream]:
     with closing(Upstream()) as server:
         yield server
+
+
+@pytest.fixture
+def few_files() -> Iterator[None]:
+    """Let new processes open 1,024 files until they ask for more, as in a container since Docker 29."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_files")
+def test_it_may_open_the_files_of_all_its_connections(upstream: Upstream, tmp_path: Path) -> None:
+    """Control: without the directive, nginx says that it has too few files for its connections."""
+    without = re.sub(r"worker_rlimit_nofile .*;", "", CONFIGURATION)
+    for configuration, enough in ((CONFIGURATION, True), (without, False)):
+        with proxy(tmp_path, upstream.port, configuration):
+            pass
+        log = (tmp_path / "nginx.log").read_text()
+        assert ("8192 worker_connections exceed open file resource limit: 1024" not in log) is enough
 
 
 HEAD = b"POST /api/token/ HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 500\r\n\r\n"
