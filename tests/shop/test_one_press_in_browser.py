@@ -285,7 +285,7 @@ def test_a_token_that_ends_after_failures_is_replaced(enter: Enter) -> None:
     customer, _, address = prepared()
     context = enter(customer)
     keys = orders_of(context)
-    answers = [503, 503, 503, 503, 401]
+    answers = [408, 503, 503, 503, 401]
 
     def refuse(route: Route) -> None:
         route.fulfill(status=answers.pop(0), json={"type": "/api/problems/x/"})

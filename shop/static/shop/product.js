@@ -60,6 +60,13 @@ export class Product {
   nameFor(customer) { return `${page.sale}/${customer}/${this.id}`; }
   load(customer = visit.customer) { return keep(this.nameFor(customer), (kept) => kept).catch(() => null); }
 
+  // Show the stored intent, unless somebody else has logged in meanwhile.
+  async reload() {
+    const { name } = this;
+    const intent = await this.load();
+    if (name === this.name) this.intent = intent;
+  }
+
   // The waiting room has admitted the customer, so an earlier refusal for this reason is over.
   admitted() {
     if (this.refusal?.type === "waiting-room") this.refusal = null;
@@ -124,15 +131,17 @@ export class Product {
   // yet, show that one instead, because the buyer has not agreed to buy twice.
   async begin() {
     const { body, shown } = this.wanted;
+    const { name } = this;
     try {
-      this.intent = await keep(this.name, (kept) => {
+      const intent = await keep(name, (kept) => {
         if (kept && JSON.stringify(kept) !== shown) return kept;
         // Use the same key until it has an order, also after a refusal. If an earlier attempt whose response was lost
         // has bought after all, the next press finds that order and does not buy again.
         const used = !kept || kept.order || kept.spent;
         return { key: used ? newKey() : kept.key, body, done: false };
       });
-      tabs.postMessage(this.name);
+      if (name === this.name) this.intent = intent;
+      tabs.postMessage(name);
     } catch {
       this.form.submit(); // This browser can store nothing, so buy with the form, whose key is in its URL.
     }
@@ -158,7 +167,8 @@ export class Product {
     if (!answer) return this.failed("offline");
     const wait = 1000 * answer.headers.get("Retry-After");
     if (answer.body?.type?.endsWith("/sale-paused/")) return this.failed("paused", wait);
-    if (wait || answer.status >= 500) return this.failed("busy", wait);
+    // 408: the body did not arrive in time.
+    if (wait || answer.status >= 500 || answer.status === 408) return this.failed("busy", wait);
     if (answer.status === 401 && this.unauthorized < 3) {
       visit.endToken();
       this.unauthorized += 1;
@@ -221,7 +231,7 @@ export class Product {
   // example if a paid order was refunded.
   async resume() {
     if (!(await visit.identify())) return;
-    if (!this.active) this.intent = await this.load();
+    if (!this.active) await this.reload();
     const { name } = this;
     const { key, order } = this.intent ?? {};
     if (["pending", "paid"].includes(order?.state)) {
@@ -234,7 +244,7 @@ export class Product {
 
   // Load the intent again after another tab has changed it.
   async follow() {
-    this.intent = await this.load();
+    await this.reload();
     this.wake();
     this.render();
     this.goOn();

@@ -30,7 +30,8 @@ class Visit {
     if (answer?.status !== 200) return undefined;
     const before = this.login && this.customer;
     const { access, expires_in: seconds, guest } = answer.body;
-    const customer = answer.body.customer ?? this.customer;
+    const { customer: known } = this;
+    const customer = answer.body.customer ?? known;
     const another = access && customer !== before;
     const intents = another ? await Promise.all(this.products.map((each) => each.load(customer))) : [];
     // Change login and intents at once: an order of the one customer must not be sent with the token of the other.
@@ -39,6 +40,7 @@ class Visit {
     this.products.forEach((each, at) => {
       if (another) each.intent = intents[at];
       else if (!access && !each.active) each.intent = null;
+      if (known !== undefined && customer !== known) each.wanted = null; // Another customer has pressed.
     });
     if (!access || another) {
       this.room = null;
