@@ -114,11 +114,12 @@ def read() -> dict[str, str]:
     for node in ast.walk(ast.parse((ROOT / "shop/runtime/settings.py").read_text())):
         match node:
             case ast.Call(
-                func=ast.Attribute(value=ast.Name("env" | "environment")),
+                func=ast.Attribute(value=ast.Name("environment")),
                 args=[ast.Constant(str(name))],
                 keywords=keywords,
             ):
-                found[name] = as_written(next(keyword.value for keyword in keywords if keyword.arg == "default"))
+                defaults = [keyword.value for keyword in keywords if keyword.arg == "default"]
+                found[name] = as_written(defaults[0]) if defaults else ""
     return found
 
 

@@ -30,7 +30,7 @@ from rest_framework.throttling import BaseThrottle
 from inventory.outages import outages
 from shop.accounts.errors import TooManyGuesses, TriesUnderWay
 from shop.accounts.guess_counts import Counted, LocalCounts, Outcome, RedisCounts, Try
-from shop.hashers import PLACES
+from shop.accounts.hashers import PLACES
 
 COUNTING = "Counting guesses of passwords in Redis"
 """Name in the log of the work that fails while Redis is away. Each process then counts for itself."""

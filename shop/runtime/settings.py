@@ -418,7 +418,7 @@ LOGIN_REDIRECT_URL = "sales"
 # checked by `GuardedBackend`.
 SESSION_ENGINE = "shop.accounts.sessions"
 AUTHENTICATION_BACKENDS = ["shop.accounts.guesses.GuardedBackend"]
-PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
+PASSWORD_HASHERS = ["shop.accounts.hashers.PasswordHasher"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "shop.accounts.passwords.LongEnough"},
     {"NAME": "shop.accounts.passwords.NotCommon"},

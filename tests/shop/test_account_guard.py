@@ -16,8 +16,7 @@ from django.core import mail
 from django.test import Client
 from redis import Redis
 
-from shop import hashers
-from shop.accounts import guesses
+from shop.accounts import guesses, hashers
 from shop.accounts.adapter import AccountAdapter
 from shop.accounts.forms import ChangePasswordForm
 from shop.accounts.guess_counts import LocalCounts
@@ -146,7 +145,10 @@ def test_a_busy_process_says_so_on_each_page_that_hashes(
     """Each page that hashes passwords reports a busy process. Negative control: afterwards the forms work."""
     new_user()
     here = log_in()
-    settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher", "django.contrib.auth.hashers.MD5PasswordHasher"]
+    settings.PASSWORD_HASHERS = [
+        "shop.accounts.hashers.PasswordHasher",
+        "django.contrib.auth.hashers.MD5PasswordHasher",
+    ]
     monkeypatch.setattr(PBKDF2PasswordHasher, "iterations", 1)
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     change = {"oldpassword": PASSWORD, "password1": NEW, "password2": NEW}
@@ -249,7 +251,7 @@ def test_a_sign_up_takes_a_hash_with_a_known_address_too(
     new_user()
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     known = {**ADA, "username": "new"}
-    settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
+    settings.PASSWORD_HASHERS = ["shop.accounts.hashers.PasswordHasher"]
     with hashers.turn():
         assert client.post("/account/signup/", known).status_code == 503
         monkeypatch.setattr("shop.accounts.adapter.make_password", lambda password: "")

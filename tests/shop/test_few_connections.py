@@ -78,7 +78,7 @@ def test_threads_that_share_a_connection_sell_everything(one_connection: None, s
 @pytest.mark.parametrize("name", ["known", "unknown"])
 @pytest.mark.parametrize(
     ("hasher", "kept"),
-    [("shop.hashers.PasswordHasher", False), ("django.contrib.auth.hashers.PBKDF2PasswordHasher", True)],
+    [("shop.accounts.hashers.PasswordHasher", False), ("django.contrib.auth.hashers.PBKDF2PasswordHasher", True)],
     ids=["ours", "Django's"],
 )
 def test_hashing_a_password_holds_no_connection(

@@ -16,11 +16,10 @@ from django.test import Client, RequestFactory
 from redis import Redis
 from rest_framework.test import APIClient
 
-from shop import hashers
-from shop.accounts import guesses
+from shop.accounts import guesses, hashers
 from shop.accounts.errors import HashingBusy
 from shop.accounts.guess_counts import KNOWN_FOR, WINDOW, LocalCounts, Outcome, Try
-from shop.hashers import PasswordHasher
+from shop.accounts.hashers import PasswordHasher
 from tests.factories import at_once
 from tests.shop.conftest import Gone, assert_problem, raising
 from tests.waiting import PATIENCE, wait_for
@@ -326,7 +325,7 @@ def test_the_address_is_that_of_the_client(settings: Any, proxies: int, sent: di
 @pytest.fixture
 def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """The shop's password hasher, which blocks until the event is set or the test ends."""
-    settings.PASSWORD_HASHERS = ["shop.hashers.PasswordHasher"]
+    settings.PASSWORD_HASHERS = ["shop.accounts.hashers.PasswordHasher"]
     go_on = threading.Event()
 
     def encode(hasher: Any, password: str, salt: str, iterations: int | None = None) -> str:
