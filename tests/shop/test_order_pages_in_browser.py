@@ -184,6 +184,15 @@ def test_the_time_left_counts_down_and_the_page_sees_the_order_expire(
     look_well(page)
 
 
+def test_the_time_left_does_not_follow_the_clock_of_the_device(open_page: Open, order: UUID) -> None:
+    page = open_page(f"/orders/{order}/")
+    page.evaluate("() => { const now = Date.now; Date.now = () => now() + 3_600_000; }")
+    left = page.get_by_role("timer")
+    before = left.text_content()
+    expect(left).not_to_have_text(before or "")
+    expect(left).to_have_text(re.compile(r"^14:\d\d left to pay$"))
+
+
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
 def test_a_queued_order_is_followed_until_it_is_saved(open_page: Open, customer: int, *, scripts: bool) -> None:
     order = elsewhere(lambda: buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk)

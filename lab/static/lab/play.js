@@ -6,7 +6,7 @@ document.body.addEventListener("htmx:afterSettle", () => {
   if (document.activeElement === document.body) document.getElementById("status").focus({ preventScroll: true });
 });
 
-// A refusal is a page of its own that says what to do next: go there.
-document.body.addEventListener("htmx:responseError", (event) => {
-  window.location.assign(event.detail.pathInfo.requestPath);
-});
+// A refusal is a page of its own that says what to do next: go there. Without a connection, the browser says so there.
+for (const failure of ["htmx:responseError", "htmx:sendError"]) {
+  document.body.addEventListener(failure, (event) => window.location.assign(event.detail.pathInfo.requestPath));
+}

@@ -1,5 +1,6 @@
 // The script of the order pages: show local times, count down the time left to pay, and poll an order that may change.
 
+import { local } from "./asking.js";
 import { show } from "./page.js";
 import { showTimes } from "./times.js";
 
@@ -8,9 +9,15 @@ const ANSWER_WITHIN = 25_000; // timeout in milliseconds, longer than the shop's
 
 function begin(root) {
   showTimes(root);
-  for (const timer of root.querySelectorAll("[data-left]")) timer.until = Date.now() + Number(timer.dataset.left);
+  for (const timer of root.querySelectorAll("[data-left]")) setTimer(timer, timer.dataset.left);
   for (const button of root.querySelectorAll("[data-print]")) button.hidden = false;
   count();
+}
+
+// `left` is the time in milliseconds that is left by the shop's clock. The clock of the device may be changed meanwhile.
+function setTimer(timer, left) {
+  timer.until = local() + Number(left);
+  timer.over = false;
 }
 
 function digits(seconds) {
@@ -21,7 +28,7 @@ function digits(seconds) {
 
 function count() {
   for (const timer of document.querySelectorAll("[data-left]")) {
-    const seconds = Math.ceil((timer.until - Date.now()) / 1000);
+    const seconds = Math.ceil((timer.until - local()) / 1000);
     timer.textContent = seconds > 0 ? timer.dataset.text.replace("{time}", digits(seconds)) : timer.dataset.over;
     if (seconds <= 0 && !timer.over) {
       timer.over = true;
@@ -58,6 +65,10 @@ async function look() {
     if (focused) document.getElementById("content").focus();
     begin(found);
     announce(found.querySelector("h1").textContent);
+  } else {
+    // A device that was asleep has counted too slowly.
+    const timers = order.querySelectorAll("[data-left]");
+    found.querySelectorAll("[data-left]").forEach((timer, at) => setTimer(timers[at], timer.dataset.left));
   }
   return Number(found.dataset.poll) > 0;
 }
@@ -81,6 +92,9 @@ document.addEventListener("click", (event) => {
 });
 addEventListener("pageshow", (event) => {
   if (event.persisted) watch(0.1);
+});
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) watch(0.1);
 });
 begin(document);
 setInterval(count, 250);
