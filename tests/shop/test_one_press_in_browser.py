@@ -447,7 +447,7 @@ def lose_redirect(route: Route) -> None:
 def test_the_form_buys_once_after_a_lost_answer_if_a_script_does_not_load(
     enter: Enter, script: str, *, kept: bool
 ) -> None:
-    """The form is opened anew from the page of the sale. Negative control: the session has forgotten its key."""
+    """A buyer who got no response opens the form again. Negative control: the session has forgotten the form's key."""
     customer, offer, address = prepared()
     context = enter(customer)
     context.route(f"**/{script}", lambda route: route.abort())

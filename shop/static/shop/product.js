@@ -201,8 +201,8 @@ export class Product {
     await this.change(name, key, { done: true, spent: type === "key-reused" });
   }
 
-  // Store the shop's response in the intent. Do nothing if another tab has begun a newer intent. If somebody else has
-  // logged in since the request, store the response for the customer who has sent it, and keep showing the other's.
+  // Store the shop's response in the intent of the customer who sent the request. If another customer has logged in
+  // since then, the button does not change. Do nothing if another tab has begun a newer intent.
   async change(name, key, changes) {
     const shown = name === this.name ? this.intent : null;
     const changed = (kept) => {
