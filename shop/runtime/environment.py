@@ -197,7 +197,7 @@ def broker_url(url: str) -> str:
     if not url.startswith("unix://"):
         return url
     place, _, query = url.partition("?")
-    (number,) = parse_qs(query).get("db", ["0"])
+    number = parse_qs(query).get("db", ["0"])[0]  # redis-py, too, takes the first of several
     return f"redis+socket{place.removeprefix('unix')}?virtual_host={number}"
 
 

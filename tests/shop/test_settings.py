@@ -270,7 +270,7 @@ def test_a_text_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found["ALLOWED_HOSTS"], found["CSRF_TRUSTED_ORIGINS"]) == (["a.example", "b.example"], [])
 
 
-@pytest.mark.parametrize("option", ["", "?db=3"])
+@pytest.mark.parametrize("option", ["", "?db=3", "?db=3&db=4"])
 def test_the_broker_uses_the_same_database(monkeypatch: pytest.MonkeyPatch, redis: Redis, option: str) -> None:
     path = redis.connection_pool.connection_kwargs["path"]
     found = read(monkeypatch, REDIS_URL=f"unix://{path}{option}")
