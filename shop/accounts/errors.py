@@ -1,4 +1,4 @@
-"""Errors: a password cannot be checked now, a mail cannot be sent, or a user name is taken."""
+"""Errors of accounts, such as a password that cannot be checked now, or a user name that is taken."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ class TriesUnderWay(NotNow):
 
     def __init__(self) -> None:
         super().__init__("Other log-ins to this account or from this address are being checked. Try again.", wait=1)
+
+
+class AddressNotConfirmed(Exception):
+    """The account was signed up for, and its e-mail address is not confirmed yet."""
 
 
 class MailNotSent(Exception):

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from typing import Any, cast
 
 import jwt
+from allauth.account.models import EmailAddress
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -24,6 +25,7 @@ from rest_framework_simplejwt.backends import TokenBackend
 from rest_framework_simplejwt.exceptions import TokenError
 from rest_framework_simplejwt.settings import api_settings
 
+from shop.accounts.errors import AddressNotConfirmed
 from shop.accounts.guests import IS_GUEST
 from shop.models import BrowserSession, SignOut
 
@@ -96,7 +98,15 @@ class RefreshToken(tokens.RefreshToken):
 
 
 def issue(user: User) -> dict[str, str]:
-    """Return new refresh and access tokens for a user. Call it after the user has logged in with their password."""
+    """Return new refresh and access tokens for a user. Call it after the user has logged in with their password.
+
+    Raises:
+        AddressNotConfirmed: the user has signed up and has not confirmed an e-mail address. An account that an operator
+            made has no address to confirm.
+    """
+    confirmed = EmailAddress.objects.filter(user=user).values_list("verified", flat=True)
+    if confirmed and not any(confirmed):
+        raise AddressNotConfirmed
     token = new_token(user)
     return {"refresh": str(token), "access": str(token.access_token)}
 

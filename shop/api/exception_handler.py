@@ -17,7 +17,7 @@ from rest_framework_simplejwt.exceptions import TokenError
 
 from inventory import errors
 from inventory.outages import ANSWERING, is_away, outages
-from shop.accounts.errors import HashingBusy, NotNow, TooManyGuesses, TriesUnderWay
+from shop.accounts.errors import AddressNotConfirmed, HashingBusy, NotNow, TooManyGuesses, TriesUnderWay
 from shop.api import problems
 from shop.api.errors import BadKey, BodyTooLarge, LengthRequired, WrongCredentials
 from shop.api.problems import Problem, response
@@ -57,6 +57,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (NotAdmitted, problems.WAITING_ROOM),
     (RoomUnavailable, problems.UNAVAILABLE),
     (NoGuests, problems.NO_GUESTS),
+    (AddressNotConfirmed, problems.NOT_CONFIRMED),
     (StillRunning, problems.STILL_RUNNING),
     (StillQueued, problems.STILL_QUEUED),
     (KeyReused, problems.KEY_REUSED),

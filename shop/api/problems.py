@@ -78,6 +78,12 @@ NO_GUESTS = Problem(
     "The sale is not open to guests",
     "Order with an account. A guest makes one on the page of their account, and keeps their orders.",
 )
+NOT_CONFIRMED = Problem(
+    "not-confirmed",
+    403,
+    "The e-mail address is not confirmed",
+    "Open the link in the mail from the shop, and log in again. A log-in at /account/login/ sends a new mail.",
+)
 PROVIDER_DECIDES = Problem(
     "not-believed",
     403,

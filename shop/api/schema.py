@@ -73,6 +73,7 @@ BY_OPERATION = {
     ("/api/token/", "post"): (
         problems.INVALID,
         problems.WRONG_CREDENTIALS,
+        problems.NOT_CONFIRMED,
         problems.TOO_MANY_GUESSES,
         problems.LOGIN_BUSY,
     ),

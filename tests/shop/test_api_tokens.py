@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import jwt
 import pytest
+from allauth.account.models import EmailAddress
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
@@ -173,6 +174,26 @@ def test_a_closed_account_gets_and_uses_no_tokens(visitor: APIClient, user: User
     assert_problem(answer, 401, "unauthenticated")
     assert orders_in() == 0
     assert all(row.conserved and row.sold == 0 for row in conservation.figures())
+
+
+@pytest.mark.parametrize(
+    ("addresses", "status"),
+    [
+        pytest.param({}, 200, id="made by an operator"),
+        pytest.param({"ada@example.com": False}, 403, id="signed up"),
+        pytest.param({"ada@example.com": True}, 200, id="confirmed"),
+        pytest.param({"ada@example.com": True, "new@example.com": False}, 200, id="changes the address"),
+    ],
+)
+def test_a_sign_up_gets_tokens_once_its_address_is_confirmed(
+    visitor: APIClient, user: User, addresses: dict[str, bool], status: int
+) -> None:
+    for email, confirmed in addresses.items():
+        EmailAddress.objects.create(user=user, email=email, verified=confirmed)
+    answer = ask(visitor, username="ada", password=PASSWORD)
+    assert answer.status_code == status
+    if status == 403:
+        assert_problem(answer, 403, "not-confirmed")
 
 
 @pytest.mark.parametrize("since", ["open", "deactivated"])
