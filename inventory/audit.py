@@ -40,25 +40,15 @@ class Figures:
         return adds_up and min(self.on_hand, self.sold) >= 0 and self.sold <= self.received
 
 
-def check(
-    stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int], moved: Mapping[str, int] | None = None
-) -> list[Figures]:
+def check(stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int]) -> list[Figures]:
     """Compute the figures of every sku from values that the caller has read from the tables.
 
     Args:
-        stock: (sku, units received, units on hand) of every sku. Read all three arguments in one database snapshot.
+        stock: (sku, units received, units on hand) of every sku. Read both arguments in one database snapshot.
         sold: units in valid orders, by sku. A sku without orders may be missing.
-        moved: sum of the stock movements, by sku, which then counts as the units received. With None, the units
-            received in `stock` count.
 
     Returns:
-        The figures of every sku in any of the arguments, sorted by sku. The law holds if every one is `conserved`.
+        The figures of every sku in either argument, sorted by sku. The law holds if every one is `conserved`.
     """
     rows = {sku: (received, on_hand) for sku, received, on_hand in stock}
-    skus = sorted(rows.keys() | sold.keys() | (moved or {}).keys())
-    return [_figures(sku, *rows.get(sku, (0, 0)), sold.get(sku, 0), moved) for sku in skus]
-
-
-def _figures(sku: str, in_row: int, on_hand: int, sold: int, moved: Mapping[str, int] | None) -> Figures:
-    received = in_row if moved is None else moved.get(sku, 0)
-    return Figures(sku, received, on_hand, sold, unexplained=in_row - received)
+    return [Figures(sku, *rows.get(sku, (0, 0)), sold.get(sku, 0)) for sku in sorted(rows.keys() | sold.keys())]

@@ -34,14 +34,3 @@ def test_check_returns_every_sku_sorted() -> None:
     assert rows == [Figures("a", 3, 1, 2), Figures("b", 0, 0, 1), Figures("c", 1, 1, 0)]
     assert [row.conserved for row in rows] == [True, False, True]
     assert audit.check([], {}) == []
-
-
-def test_received_is_the_sum_of_movements() -> None:
-    rows = audit.check([("a", 3, 1), ("b", 5, 5), ("c", 1, 1)], {"a": 2}, {"a": 3, "b": 4, "d": 2})
-    assert rows == [
-        Figures("a", 3, 1, 2),
-        Figures("b", 4, 5, 0, unexplained=1),
-        Figures("c", 0, 1, 0, unexplained=1),
-        Figures("d", 2, 0, 0, unexplained=-2),
-    ]
-    assert [row.conserved for row in rows] == [True, False, False, False]
