@@ -12,26 +12,30 @@ LARGEST_COUNT = 2**63 - 1
 """Limit of every count: servers and Python's iterators count in signed 64-bit numbers."""
 
 
-def require_name(name: object) -> None:
-    """Check the name of a lock.
+def require_name(name: object) -> str:
+    """Check the name of a lock, and return its text.
 
     Raises:
         TypeError: `name` is not a `str`.
         ValueError: `name` is empty.
     """
-    require_text("the name of a lock", name)
-    if not name:
+    text = require_text("the name of a lock", name)
+    if not text:
         raise ValueError("the name of a lock must not be empty")
+    return text
 
 
-def require_text(argument: str, text: object) -> None:
-    """Check that an argument is a `str`.
+def require_text(argument: str, text: object) -> str:
+    """Check that an argument is a `str`, and return it as a plain one.
+
+    A member of a `str` enum equals its text, but formats and hashes as its own name: it would be another lock.
 
     Raises:
         TypeError: `text` has another type, such as `bytes` or None.
     """
     if not isinstance(text, str):
         raise TypeError(f"{argument} must be a str, not {text!r}")
+    return str.__str__(text)
 
 
 def require_seconds(argument: str, seconds: object) -> None:

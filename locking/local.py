@@ -211,7 +211,7 @@ class ProcessLock(Lock):
 
     def __init__(self, folder: str | os.PathLike[str], name: str) -> None:
         super().__init__(name, ttl=math.inf)
-        file = f"{quote(name, safe='')}.lock"
+        file = f"{quote(self.name, safe='')}.lock"
         if len(file) > 255:
             raise ValueError(f"the name of a process lock must fit into a file name of 255 bytes: {name!r}")
         if not isinstance(folder, str | os.PathLike):

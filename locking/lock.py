@@ -82,7 +82,7 @@ class Lock(ABC):
         on_lost: Callable[[Lease], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        require_name(name)
+        self.name = require_name(name)
         require_seconds("ttl", ttl)
         if on_lost is not None:
             require_callable("on_lost", on_lost)
@@ -91,7 +91,6 @@ class Lock(ABC):
             raise ValueError(f"ttl must be longer than the drift allowance, not {ttl!r}")
         if ttl == math.inf and self.capabilities.expires:
             raise ValueError("ttl must be finite: a crashed holder would keep the lock for ever")
-        self.name = name
         self.ttl = ttl
         self._on_lost = on_lost
         self._clock = clock

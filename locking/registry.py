@@ -116,7 +116,7 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
         ValueError: no `RedisLock` can have this name, or `fence` is out of range.
     """
     require_redis(client, redis.Redis, RedisCluster)
-    require_tag(name)
+    name = require_tag(name)
     require_text("by", by)
     if fence is not None:
         require_count("fence", fence)

@@ -95,10 +95,10 @@ class EtcdLock(Lock):
         require_flag("renew", renew)
         if ttl % 1 != 0:
             raise ValueError(f"the ttl of an etcd lock must be a whole number of seconds of at least 1, not {ttl!r}")
-        self._gateway = EtcdGateway(client, name)
+        self._gateway = EtcdGateway(client, self.name)
         self._renewer = EtcdRenewer(client) if renew else None
         # Slashes in the name are quoted: the queue of "a" must not contain the keys of "a/b".
-        self._prefix = f"lock/{quote(name, safe=':')}/"
+        self._prefix = f"lock/{quote(self.name, safe=':')}/"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`. The server has a second to answer even if `timeout` is less.

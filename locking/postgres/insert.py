@@ -139,7 +139,7 @@ class InsertLock(Lock):
     ) -> None:
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         require_flag("renew", renew)
-        require_storable_name(name)
+        name = require_storable_name(name)
         self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
         self._renewer = InsertRenewer(conninfo) if renew else None
         # An AdvisoryLock cannot have this name, because names may not contain a zero byte.

@@ -12,14 +12,15 @@ def advisory_key(name: str, size: int = 8) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:size], "big", signed=True)
 
 
-def require_storable_name(name: str) -> None:
-    """Check that Postgres can store `name` unchanged.
+def require_storable_name(name: str) -> str:
+    """Check that Postgres can store `name` unchanged, and return its text.
 
     Raises:
         TypeError: the name is not a `str`.
         ValueError: the name is empty, contains a zero byte, or cannot be encoded as UTF-8.
     """
-    require_name(name)
-    if "\0" in name:
-        raise ValueError(f"the name of a lock in Postgres may not contain a zero byte: {name!r}")
-    name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
+    text = require_name(name)
+    if "\0" in text:
+        raise ValueError(f"the name of a lock in Postgres may not contain a zero byte: {text!r}")
+    text.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
+    return text

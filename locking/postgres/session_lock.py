@@ -77,7 +77,7 @@ class SessionLock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name, ttl=math.inf, on_lost=on_lost, clock=clock)
-        require_storable_name(name)
+        name = require_storable_name(name)
         self._sessions = SharedSessions((type(self), conninfo, name), parameters(conninfo), name)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002

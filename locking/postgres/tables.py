@@ -60,7 +60,7 @@ def add_row(conninfo: str, name: str) -> None:
         LockUnavailable: the server could not be reached.
         NoSuchLock: the table does not exist.
     """
-    require_storable_name(name)
+    name = require_storable_name(name)
     with PostgresSession(parameters(conninfo), name) as session:
         ask_table(session, name, "INSERT INTO lock_row (name) VALUES ($1) ON CONFLICT DO NOTHING", name)
 

@@ -22,24 +22,26 @@ def require_redis(client: object, *kinds: type) -> None:
         )
 
 
-def require_key_name(name: str) -> None:
-    """Check that `name` can be part of a Redis key.
+def require_key_name(name: str) -> str:
+    """Check that `name` can be part of a Redis key, and return its text.
 
     Raises:
         TypeError: `name` is not a `str`.
         ValueError: `name` is empty or cannot be encoded as UTF-8.
     """
-    require_name(name)
-    name.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
+    text = require_name(name)
+    text.encode()  # raises UnicodeEncodeError, a ValueError, for an unpaired surrogate
+    return text
 
 
-def require_tag(name: str) -> None:
-    """Check that `name` can be the hash tag of the keys of a `RedisLock`.
+def require_tag(name: str) -> str:
+    """Check that `name` can be the hash tag of the keys of a `RedisLock`, and return its text.
 
     Raises:
         TypeError: `name` is not a `str`.
         ValueError: `name` is empty, cannot be encoded as UTF-8, or contains braces.
     """
-    require_key_name(name)
-    if "{" in name or "}" in name:
-        raise ValueError(f"the name of a Redis lock may not contain braces, which mark its hash tag: {name!r}")
+    text = require_key_name(name)
+    if "{" in text or "}" in text:
+        raise ValueError(f"the name of a Redis lock may not contain braces, which mark its hash tag: {text!r}")
+    return text

@@ -120,7 +120,7 @@ class RedisLock(Lock):
         require_redis(client, redis.Redis, RedisCluster)
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         require_flag("renew", renew)
-        require_tag(name)
+        name = require_tag(name)
         require_count("wait_for_replicas", wait_for_replicas)
         self._client = client
         self._replicas = wait_for_replicas

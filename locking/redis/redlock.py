@@ -121,7 +121,7 @@ class Redlock(Lock):
     ) -> None:
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         require_flag("renew", renew)
-        require_key_name(name)
+        name = require_key_name(name)
         if not isinstance(clients, Sequence):
             raise TypeError(f"Redlock needs a sequence of clients, one per server, not {clients!r}")
         for client in clients:

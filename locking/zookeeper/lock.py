@@ -102,7 +102,7 @@ class ZooKeeperLock(Lock):
         self._client = client
         self._renewer = ZooKeeperRenewer(client)
         # quote() keeps dots, but "." and ".." are not allowed as parts of a path.
-        self._queue_path = f"{ROOT}/{quote(name, safe='', errors='surrogatepass').replace('.', '%2E')}"
+        self._queue_path = f"{ROOT}/{quote(self.name, safe='', errors='surrogatepass').replace('.', '%2E')}"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`.

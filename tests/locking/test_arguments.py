@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,20 @@ NO_SECONDS = ["10", None, Decimal(10), True, b"10", [10]]
 
 def test_every_lock_is_tested() -> None:
     assert set(MAKERS) == {entry.lock.__name__ for entry in ENTRIES}
+
+
+class Names(str, Enum):  # noqa: UP042 - members of a StrEnum format as their text
+    STOCK = "stock"
+
+
+@pytest.mark.parametrize("lock", MAKERS)
+def test_a_name_in_an_enum_is_its_text(lock: str) -> None:
+    """It equals its text, but formats as `Names.STOCK` and has the hash of `STOCK`: it would lock something else."""
+
+    def texts(name: str) -> dict[str, tuple[type, str]]:
+        return {key: (type(it), str(it)) for key, it in vars(MAKERS[lock](name)).items() if isinstance(it, str | Path)}
+
+    assert texts(Names.STOCK) == texts("stock")
 
 
 @pytest.mark.parametrize("lock", MAKERS)
