@@ -135,7 +135,8 @@ class Lease:
         self._state = _State.HELD
         self._answered = False
         self._unanswered = False
-        self._mutex = threading.Lock()
+        # Re-entrant: while a thread holds it, a signal handler or a finalizer may release the lease.
+        self._mutex = threading.RLock()
         self._pid = os.getpid()
 
     def __del__(self) -> None:

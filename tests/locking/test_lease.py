@@ -129,6 +129,23 @@ class TestExtend:
             lease.extend()
         assert lease.remaining() == 0.0
 
+    def test_a_signal_handler_may_release_meanwhile(self, lease: Lease, clock: Clock, monkeypatch: Patch) -> None:
+        """A lease reads the clock while it holds its mutex, as a handler may run anywhere."""
+        to_do = iter([lease.release])
+
+        def interrupted() -> float:
+            for handler in to_do:
+                handler()
+            return clock()
+
+        monkeypatch.setattr(lease, "_clock", interrupted)
+        thread = threading.Thread(target=lease._prolong, args=(clock(), 10.0), daemon=True)
+        thread.start()
+        thread.join(2.0)
+        assert not thread.is_alive()
+        assert not lease.lost
+        assert lease.release() is False
+
     def test_without_an_answer_it_keeps_what_it_had(self, lease: Lease, lock: ScriptedLock) -> None:
         lock.answer = LockUnavailable("no answer")
         with pytest.raises(LockUnavailable):
