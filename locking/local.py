@@ -64,9 +64,11 @@ class LocalLease(Lease):
         self._hand_out()
 
     def __del__(self) -> None:
-        super().__del__()
-        if self._lock._release(self) and not sys.is_finalizing():
-            logger.warning("A lease of lock %r was dropped without release(); the lock is free again.", self._lock.name)
+        try:
+            super().__del__()
+        finally:  # also if the program turns warnings into errors
+            if self._lock._release(self) and not sys.is_finalizing():
+                logger.warning("A lease of lock %r was dropped without release(); the lock is free again.", self.name)
 
 
 class ThreadLock(Lock):

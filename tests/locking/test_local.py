@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
+import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -220,6 +221,19 @@ def test_a_dropped_lease_frees_the_lock_and_is_logged(
     del lease
     collect()
     assert not caplog.text, "a lease that was released was not dropped"
+
+
+@pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
+def test_a_dropped_lease_frees_the_lock_where_warnings_are_errors(
+    recipe: Callable[[Path], Any], tmp_path: Path, name: str, monkeypatch: Patch
+) -> None:
+    lock, told = recipe(tmp_path)(name), list[Any]()
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with warnings.catch_warnings(action="error"):
+        acquired(lock)  # and dropped at once
+        collect()
+    assert [type(each.exc_value) for each in told] == [ResourceWarning]
+    acquired(lock, blocking=False).release()
 
 
 def test_a_finalizer_may_release_at_any_time(name: str) -> None:
