@@ -99,9 +99,9 @@ class ReentrantLock(Lock):
 
     Args:
         lock: the lock to wrap. Use it through this object only.
-        owner: returns the identity of the caller. Callers in one process with equal values are one owner. If they ask
-            for a free lock at the same time, they get it one after the other. The one that holds it must not wait for
-            another one.
+        owner: returns the identity of the caller, which is not None. Callers in one process with equal values are one
+            owner. If they ask for a free lock at the same time, they get it one after the other. The one that holds it
+            must not wait for another one.
 
     Raises:
         TypeError: `lock` is not a `Lock`, or `owner` cannot be called.
@@ -134,6 +134,8 @@ class ReentrantLock(Lock):
 
     def _hashable_owner(self) -> Hashable:
         owner = self._owner()
+        if owner is None:  # as from a context variable that was not set
+            raise TypeError("owner must return who the caller is, not None: all callers without one would be one owner")
         try:
             hash(owner)
         except TypeError as error:

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Hashable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,14 @@ def test_the_owner_may_be_whatever_the_caller_says(name: str) -> None:
     lease.release()
     passed_on.release()
     held(lock).release()
+
+
+def test_callers_without_an_identity_are_refused(name: str) -> None:
+    """Two requests for which a context variable is not set must not hold the lock together."""
+    lock = ReentrantLock(ThreadLock(name), owner=ContextVar[str | None]("request_id", default=None).get)
+    with pytest.raises(TypeError, match="owner must return who the caller is"):
+        lock.acquire()
+    assert in_line(name) == 0
 
 
 def test_equal_owners_that_ask_together_take_turns(name: str) -> None:
