@@ -135,8 +135,9 @@ class Lock(ABC):
         """
         lease = self.acquire(timeout=timeout)
         if lease is None:
+            limit = "" if timeout is None else f" within {timeout} s"  # a Redlock gives up after its retries, too
             raise LockTimeout(
-                f"Lock {self.name!r} was not granted within {timeout} s because another holder has it. Try again later."
+                f"Lock {self.name!r} was not granted{limit} because another holder has it. Try again later."
             )
         try:
             yield lease

@@ -19,7 +19,7 @@ import pytest
 import redis
 from redis._parsers import _RESP2Parser
 
-from locking import Lease, LeaseLost, Lock, LockUnavailable, RedisLock, held
+from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, RedisLock, held
 from locking.redis import ballot, redlock
 from locking.redis import nodes as nodes_module
 from locking.redis.ballot import Ballot
@@ -646,7 +646,9 @@ class TestRetries:
         lock._pause = pauses.append
         with make().hold():
             assert lock.acquire() is None
-        assert len(pauses) == retries
+            assert len(pauses) == retries
+            with pytest.raises(LockTimeout, match="was not granted because"), lock.hold():
+                pass
 
     def test_pauses_differ(self, make: Make) -> None:
         lock = make(retries=100, retry_delay=4.0)
