@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, cast
 
 import redis
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, ReadOnlyError
 
 from locking.redis.connection import Command, ScriptCall
 from locking.redis.nodes import RedlockNode, read, send
@@ -81,10 +81,13 @@ class Ballot:
                 self._hear(silent, seconds, until)
         finally:
             for node, connection in self._connections.items():
-                if node in self._answers:
-                    node.put(connection)
-                else:
+                if node not in self._answers:
                     node.abandon(connection, self._undo)
+                elif any(isinstance(answer, ReadOnlyError) for answer in self._answers[node]):
+                    connection.disconnect()  # the server is no primary any more: connect again next time
+                    node.drop_idle()
+                else:
+                    node.put(connection)
             for opening, node in self._openings.items():
                 if node in responsive:  # a node that was silent before may just have become reachable
                     node.silent = True

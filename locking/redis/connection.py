@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import redis
 from redis.cluster import RedisCluster
-from redis.exceptions import MovedError, NoScriptError, RedisClusterException
+from redis.exceptions import MovedError, NoScriptError, ReadOnlyError, RedisClusterException
 
 from locking.errors import LockUnavailable
 from locking.redis.own_connections import open_connection, own_connections
@@ -161,7 +161,7 @@ def _run_script(
             own.put(connection)
         raise
     except BaseException as error:
-        if isinstance(error, NO_ANSWER):
+        if isinstance(error, (*NO_ANSWER, ReadOnlyError)):  # the server is gone, or no primary any more
             own.drop_idle()
         try:
             if undo is not None:

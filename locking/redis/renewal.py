@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import redis
-from redis.exceptions import MovedError, NoScriptError
+from redis.exceptions import MovedError, NoScriptError, ReadOnlyError
 
 from locking.lease import Lease
 from locking.redis.connection import (
@@ -138,6 +138,8 @@ class RenewalConnection:
         except BaseException:
             self.close()
             raise
+        if any(isinstance(answer, ReadOnlyError) for answer in answers):
+            self.close()  # The server is no primary any more, so connect again: a Sentinel client finds the new one.
         return answers
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from locking import LockUnavailable, RedisLock, force_release, held
+from locking import Lock, LockUnavailable, RedisLock, Redlock, force_release, held
+from locking.redis.nodes import node_of
+from locking.redis.own_connections import OwnConnections, open_connection, own_connections
 from servers.folder import RunFolder, private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
@@ -160,6 +162,60 @@ class TestReplicas:
             lease.check()
             assert again is not None
             assert again.fence > lease.fence
+
+
+FailOver = tuple[redis.Redis, Callable[[], None]]
+
+
+@pytest.fixture
+def replicated() -> Iterator[FailOver]:
+    """Yield a client of a primary, and a function that makes the replica the primary.
+
+    The client then connects to the new primary, as one from Sentinel does. Its open connections stay.
+    """
+    with valkeys(2, "--repl-diskless-sync-delay", "0") as ((_, old), (_, new)):
+        client_of(new).replicaof(HOST, old)
+        wait_for(lambda: synced(client_of(old)), "the replica")
+        client = redis.Redis(HOST, old, retry=Retry(NoBackoff(), 0))
+
+        def fail_over() -> None:
+            client_of(old).set("the last write", "")
+            assert client_of(old).wait(1, int(PATIENCE * 1000)) == 1
+            client_of(new).replicaof("NO", "ONE")
+            client_of(old).replicaof(HOST, new)
+            client.connection_pool.connection_kwargs["port"] = new
+
+        yield client, fail_over
+        client.close()
+
+
+class TestDemotedPrimary:
+    """A demoted primary keeps its connections open, and refuses every write on them."""
+
+    def test_a_lease_is_renewed_at_the_new_primary(self, replicated: FailOver) -> None:
+        client, fail_over = replicated
+        with RedisLock(client, "moved", ttl=6.0).hold() as lease:
+            renew(lease)
+            fail_over()
+            renew(lease)
+
+    @pytest.mark.parametrize(
+        ("make", "connections_of"),
+        [
+            pytest.param(RedisLock, own_connections, id="redis"),
+            pytest.param(lambda client, name: Redlock([client], name), node_of, id="redlock"),
+        ],
+    )
+    def test_one_acquire_fails_at_most(
+        self, replicated: FailOver, make: Callable[..., Lock], connections_of: Callable[[Any], OwnConnections]
+    ) -> None:
+        client, fail_over = replicated
+        for _ in range(3):
+            connections_of(client.connection_pool).put(open_connection(client.connection_pool))
+        fail_over()
+        with pytest.raises(LockUnavailable, match="read only"):
+            make(client, "moved").acquire()
+        make(client, "moved").acquire(timeout=PATIENCE).release()
 
 
 class TestSentinel:
