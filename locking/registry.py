@@ -133,12 +133,12 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
     if fence is not None and granted != str(fence):
         return False
     holder = owner or "an unknown holder"
-    logger.warning("Lock %r is about to be taken from %s by force, by %s.", name, holder, by)
+    logger.warning("Lock %r is about to be taken from %r by force, by %r.", name, holder, by)
     # The release is for this token only, so a grant made in the meantime is not affected.
     call = ScriptCall("release", keys, (_text(token), "", max(ttl, 1000), token_hex(16)))
     released = bool(run_script(client, name, call, seconds=5.0))
     if released:
-        logger.warning("Lock %r was taken from %s by force, by %s.", name, holder, by)
+        logger.warning("Lock %r was taken from %r by force, by %r.", name, holder, by)
     return released
 
 
