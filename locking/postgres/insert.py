@@ -309,5 +309,6 @@ class InsertRenewer:
 def _extended(session: PostgresSession, wanted: Sequence[tuple[Lease, float]]) -> set[str]:
     """Extend each lease by its number of seconds from now. Return the tokens of those that still held their lock."""
     grants = [{"name": lease.name, "owner": lease.token, "ttl": ttl} for lease, ttl in wanted]
-    (owners,) = session.ask(EXTEND, json.dumps(grants))
+    # Send names as they are: a database with the encoding SQL_ASCII refuses escapes of other characters.
+    (owners,) = session.ask(EXTEND, json.dumps(grants, ensure_ascii=False))
     return set(json.loads(cast(str, owners)))

@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from locking import Lease, LeaseLost, Lock, LockUnavailable
 from locking.postgres import (
@@ -596,6 +597,13 @@ class TestNames(OnPostgres):
             with lock.hold() as lease:
                 assert lock.acquire(blocking=False) is None
                 lease.extend()
+
+    def test_any_text_is_a_name_in_a_database_without_encoding(self, conninfo: str) -> None:
+        self.admin.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+        plain = make_conninfo(conninfo, dbname="plain")
+        create_lock_tables(plain)
+        with InsertLock(plain, "süß ∞").hold(timeout=0) as lease:
+            lease.extend()
 
     def test_what_postgres_would_cut_short_is_refused(self, any_recipe: PostgresRecipe) -> None:
         for name in ("zero \0 byte", "\ud800"):
