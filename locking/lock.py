@@ -147,6 +147,18 @@ class Lock(ABC):
             except (LockUnavailable, NotOwner) as error:
                 logger.warning("Lock %r was not released at the end of its block: %s", self.name, error)
 
+    def _require_time_left(self, lease: Lease) -> None:
+        """Check that a new lease is not over already.
+
+        Raises:
+            LockUnavailable: asking took longer than the TTL. The caller gives the grant back.
+        """
+        if lease._ended():
+            raise LockUnavailable(
+                f"Lock {self.name!r} was granted too late: connecting and asking took longer than its TTL of "
+                f"{lease.ttl} s. Try again. If that does not help, check the load of the server, or use a longer TTL."
+            )
+
     @abstractmethod
     def _extend(self, lease: Lease, ttl: float) -> bool:
         """Keep the grant of a lease for `ttl` seconds from now, and return whether the server still had it.

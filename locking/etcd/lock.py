@@ -155,6 +155,7 @@ class EtcdLock(Lock):
         if self._clock() - kept > self.ttl / RENEWALS_PER_TTL:
             kept = self._keep(token, deadline)
         lease = Lease(self, token, started=kept, ttl=self.ttl, fence=fence, on_lost=self._on_lost, clock=self._clock)
+        self._require_time_left(lease)
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
         return lease._hand_out()

@@ -225,6 +225,7 @@ class InsertLock(Lock):
             on_lost=self._on_lost,
             clock=self._clock,
         )
+        self._require_time_left(lease)
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
         return lease._hand_out()

@@ -59,8 +59,9 @@ class RedisLock(Lock):
     Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
     a replica that has not received the grant may grant the lock twice. Check the fence where you write: it covers both
     this case and a paused holder. The fence is the server's time in microseconds, or the last fence + 1 if that is
-    greater. It decreases in two cases only: the clock is set back beyond the last grant while the server restarts; or a
-    replica without that grant is promoted, and its clock is as far behind.
+    greater. It decreases in three cases only. The clock is set back beyond the last grant while the server restarts. A
+    replica without that grant is promoted, and its clock is as far behind. The clock is set back beyond the last grant,
+    and nobody has held the lock for ten TTLs and at least a minute: the server forgets the last fence then.
 
     Order. Processes get the lock in the order in which they began to wait. Threads of one process take turns in order
     of arrival, so a thread may get the lock after a later thread of another process.
@@ -263,11 +264,7 @@ class RedisLock(Lock):
         )
 
     def _watched(self, lease: Lease) -> Lease:
-        if lease._ended():
-            raise LockUnavailable(
-                f"Lock {self.name!r} was granted too late: connecting and asking took longer than its TTL of "
-                f"{self.ttl} s. Try again. If that does not help, check the load of the server, or use a longer TTL."
-            )
+        self._require_time_left(lease)
         if self._renewer is not None or self._on_lost is not None:
             watchdog.watch(lease, self._renewer)
         return lease._hand_out()

@@ -262,6 +262,7 @@ class ZooKeeperLock(Lock):
             number=number,
             path=f"{self._queue_path}/{node}",
         )
+        self._require_time_left(lease)
         # Remove the node of a collected lease. It would otherwise keep the lock for as long as the client lives.
         lease.finalizer = weakref.finalize(lease, leave_queue, self._client, self._queue_path, lease.token)
         lease.finalizer.atexit = False

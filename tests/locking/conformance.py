@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
+from itertools import count
 from typing import Any, ClassVar, TypeVar
 
 import pytest
@@ -855,6 +856,13 @@ class RenewsConformance(LockConformance):
             # Try again, because on a busy machine the waiter may not have tried after the TTL.
             assert make_lock(ttl=RENEWED).acquire(blocking=False) is None
             lease.check()
+
+    def test_a_grant_that_comes_too_late_is_given_back(self, make_lock: MakeLock) -> None:
+        """Between any two looks at this clock, a thousand seconds pass."""
+        clock = partial(next, count(0.0, 1000.0))
+        with suppress(LockUnavailable):
+            assert make_lock(clock=clock).acquire(blocking=False) is None
+        acquired(make_lock(), blocking=False).release()
 
     def test_the_holder_is_told_when_the_server_hangs(self, link: Link, name: str) -> None:
         self.tell_the_holder(link, name, link.hang)
