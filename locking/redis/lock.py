@@ -59,9 +59,9 @@ class RedisLock(Lock):
     Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
     a replica that has not received the grant may grant the lock twice. Check the fence where you write: it covers both
     this case and a paused holder. The fence is the server's time in microseconds, or the last fence + 1 if that is
-    greater. It decreases in three cases only. The clock is set back beyond the last grant while the server restarts. A
-    replica without that grant is promoted, and its clock is as far behind. The clock is set back beyond the last grant,
-    and nobody has held the lock for ten TTLs and at least a minute: the server forgets the last fence then.
+    greater. It decreases only if the server has lost the last fence, and its clock is behind that fence. The last fence
+    may be lost in a restart, or if a replica without that grant is promoted. It is also lost if its key is evicted or
+    deleted. The key expires ten TTLs after the last grant or renewal, but not within a minute.
 
     Order. Processes get the lock in the order in which they began to wait. Threads of one process take turns in order
     of arrival, so a thread may get the lock after a later thread of another process.
