@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -155,14 +156,17 @@ def test_a_signature_of_another_body_or_secret_is_refused(provider: Provider, or
     assert_refused(provider.reports(body, of_another_secret), order, "does not match the body")
 
 
-@pytest.mark.parametrize("ago", [301, -305, 86_400])
-def test_an_old_signature_is_refused_and_its_time_cannot_be_changed(provider: Provider, order: UUID, ago: int) -> None:
+@pytest.mark.parametrize("ago", [301, -301, 86_400])
+def test_an_old_signature_is_refused_and_its_time_cannot_be_changed(
+    provider: Provider, order: UUID, ago: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = int(time.time())
+    monkeypatch.setattr(signatures, "time", SimpleNamespace(time=lambda: now))
     body = json.dumps(payment(order)).encode()
-    at = int(time.time()) - ago
-    signed = signatures.sign(body, at=at)
+    signed = signatures.sign(body, at=now - ago)
     assert_refused(provider.reports(body, signed), order, "more than 300 seconds old")
-    recent = signatures.sign(body, at=int(time.time()) - 240)
-    forged = signed.replace(str(at), str(int(time.time())))
+    recent = signatures.sign(body, at=now - 300)
+    forged = signed.replace(str(now - ago), str(now))
     assert_refused(provider.reports(body, forged), order, "does not match the body")
     assert provider.reports(body, recent).status_code == 200
 
