@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from django.db import DatabaseError
 from redis import RedisError
 
 from inventory.audit import Figures
+from inventory.outages import is_away
 from inventory.strategies import registry
 from shop import conservation
 
@@ -34,11 +36,13 @@ class StockReport:
     Args:
         counters: the figures in Redis by sku, only for skus whose units are taken from Redis.
         error: why Redis could not be read; empty if it was.
+        unaudited: why Postgres has not computed the figures, such as its time limit; empty if it has.
     """
 
     figures: Sequence[Figures]
     counters: Mapping[str, RedisUnits]
     error: str = ""
+    unaudited: str = ""
 
     @property
     def broken(self) -> list[Figures]:
@@ -57,9 +61,15 @@ def stock_report() -> StockReport:
     """Read the figures of all stock.
 
     Raises:
-        RuntimeError: the call is inside a transaction.
+        DatabaseError: Postgres cannot be reached.
     """
-    figures = conservation.figures()
+    try:
+        figures = conservation.figures()
+    except DatabaseError as error:
+        # The audit reads all orders, so a large shop may exceed a time limit of Postgres.
+        if is_away(error):
+            raise
+        return StockReport((), {}, unaudited=str(error))
     try:
         return StockReport(figures, read_counters({each.sku: each.on_hand for each in figures}))
     except (RedisError, ValueError) as error:  # ValueError: the value of a counter in Redis is not a number.

@@ -366,6 +366,17 @@ def test_the_document_has_what_the_user_may_see(staff: Callable[..., Client]) ->
     assert Client().get("/admin/live/").status_code == 302
 
 
+def test_a_verdict_that_takes_too_long_is_missing_and_not_green(
+    staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The audit reads all orders, and a statement of the web server has 10 s."""
+    monkeypatch.setattr(conservation, "FIGURES", "SET statement_timeout = 1; SELECT pg_sleep(60)")
+    shown = parts(staff("view_sale", "view_stockitem"))
+    assert shown["verdict"].startswith("Not audited : Postgres did not add up the orders. canceling statement due to")
+    assert "Conserved" not in shown["verdict"]
+    assert set(shown) == {"alerts", "sales", "figures", "verdict"}
+
+
 def test_a_waiting_room_shows_who_waits_and_who_is_admitted() -> None:
     sale, customers = with_room(rate=2), [new_customer() for _ in range(5)]
     enter_all(offer_at(sale, -10.0), customers)
