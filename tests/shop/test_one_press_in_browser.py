@@ -217,6 +217,38 @@ def test_attempts_with_keys_of_their_own_would_buy_twice(enter: Enter) -> None:
     assert orders_in() == 2
 
 
+AN_HOUR_EARLIER = """() => new Promise((resolve) => {
+  indexedDB.open("last-unit", 1).onsuccess = ({ target }) => {
+    const store = target.result.transaction("intents", "readwrite").objectStore("intents");
+    store.openCursor().onsuccess = ({ target: { result: cursor } }) => {
+      cursor.update({ ...cursor.value, at: cursor.value.at - 3_600_000 }).onsuccess = resolve;
+    };
+  };
+})"""
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_press_of_an_earlier_visit_is_not_sent_without_a_word(enter: Enter, *, arrived: bool) -> None:
+    """Who comes back an hour after a press without an answer decides anew, and buys once."""
+    customer, _, address = prepared()
+    context = enter(customer)
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    context.route(ORDERS, lose_answer if arrived else lambda route: route.abort())
+    button(page).click()
+    shows(page, EN["offline"])
+    page.goto(f"{address.rsplit('/', 3)[0]}/account/")  # a page that sends no orders
+    page.evaluate(AN_HOUR_EARLIER)
+    context.unroute(ORDERS)
+    page.goto(address)
+    shows(page, EN["buy"])
+    expect(page.locator(".note")).to_contain_text("pressed Buy long ago")
+    assert orders_in() == int(arrived)
+    button(page).click()
+    shows(page, EN["yours"])
+    assert orders_in() == 1
+
+
 def lose_connection_while_buying(context: BrowserContext, page: Page, says: dict[str, str], *, arrived: bool) -> None:
     """Press Buy, lose the connection before the answer arrives, and wait for five seconds.
 

@@ -14,13 +14,14 @@ const LONGEST_PAUSE = 15_000;
 // Milliseconds after "sold out" in which the page's figures may be older than the refusal: a web server caches them for
 // 2 s, the proxy for 1 s, and this page for up to 2.5 s. Until then, the button must not show "Buy" again.
 const SETTLED = 6000;
+const LONG_AGO = 900_000; // milliseconds after which a press without an answer is not sent by a page that is opened again
 const OPENING = 3000; // milliseconds around the opening in which servers may disagree whether the sale is open
 
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
 const summary = ({ id, state, pay_by }) => ({ id, state, pay_by });
 
 export class Product {
-  intent = null; // the stored intent: { key, body, done, location, place, order, spent }
+  intent = null; // the stored intent: { key, body, at, done, location, place, order, spent }
   wanted = null; // a press whose key is not stored yet
   refusal = null; // the problem document that ended the last press
   emptyUntil = -Infinity;
@@ -138,7 +139,7 @@ export class Product {
         // Use the same key until it has an order, also after a refusal. If an earlier attempt whose response was lost
         // has bought after all, the next press finds that order and does not buy again.
         const used = !kept || kept.order || kept.spent;
-        return { key: used ? newKey() : kept.key, body, done: false };
+        return { key: used ? newKey() : kept.key, body, at: clock.now(), done: false };
       });
       if (name === this.name) this.intent = intent;
       tabs.postMessage(name);
@@ -233,7 +234,12 @@ export class Product {
     if (!(await visit.identify())) return;
     if (!this.active) await this.reload();
     const { name } = this;
-    const { key, order } = this.intent ?? {};
+    const { key, order, at, location } = this.intent ?? {};
+    if (this.active && !location && clock.now() - at > LONG_AGO) {
+      // The buyer may not want it any more. The key stays: if the shop has the order, the next press finds it.
+      this.refusal = { type: "long-ago" };
+      await this.change(name, key, { done: true });
+    }
     if (["pending", "paid"].includes(order?.state)) {
       const answer = await ask(`${page.api}${order.id}/`, { headers: visit.authorization });
       if (answer?.status === 200) await this.change(name, key, { order: summary(answer.body) });
