@@ -172,7 +172,9 @@ def for_script(sale: Sale) -> dict[str, Any]:
             "buying": _("The order is on its way. You may reload or close this page: you buy only once."),
             "busy": _("The shop is busy. The same order is sent again by itself; you buy only once."),
             "offline": _("No connection: nothing is lost. The order goes on by itself."),
-            "long-ago": _("You have pressed Buy long ago, and no answer came. If you still want it, press again."),
+            "long-ago": _(
+                "You pressed Buy long ago, and no answer came. If you still want the product, press Buy again."
+            ),
             "queued": _(
                 "The order is in the queue. You may close this page; the order is decided when its turn comes."
             ),

@@ -229,7 +229,7 @@ AN_HOUR_EARLIER = """() => new Promise((resolve) => {
 
 @pytest.mark.parametrize("arrived", [True, False])
 def test_a_press_of_an_earlier_visit_is_not_sent_without_a_word(enter: Enter, *, arrived: bool) -> None:
-    """Who comes back an hour after a press without an answer decides anew, and buys once."""
+    """A customer opens the page an hour after a press without an answer. They press again, and buy once."""
     customer, _, address = prepared()
     context = enter(customer)
     page = opened(context, address)

@@ -14,7 +14,7 @@ const LONGEST_PAUSE = 15_000;
 // Milliseconds after "sold out" in which the page's figures may be older than the refusal: a web server caches them for
 // 2 s, the proxy for 1 s, and this page for up to 2.5 s. Until then, the button must not show "Buy" again.
 const SETTLED = 6000;
-const LONG_AGO = 900_000; // milliseconds after which a press without an answer is not sent by a page that is opened again
+const LONG_AGO = 900_000; // milliseconds after which a page that is opened again does not send an unanswered press
 const OPENING = 3000; // milliseconds around the opening in which servers may disagree whether the sale is open
 
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
