@@ -20,22 +20,25 @@ class Observer:
     """Receives the events, and ignores them in this base class. A method must be quick and must not raise."""
 
     def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
-        """Called when a wait of `seconds` for a lock has ended. `granted` tells whether the lock was granted."""
+        """Handle the end of a wait of `seconds` for a lock. `granted` tells whether the lock was granted."""
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
-        """Called after a lock was held for `seconds` and released. `lost` tells whether its lease had ended before."""
+        """Handle the release of a lock that was held for `seconds`. `lost` tells whether its lease had ended before."""
 
     def batch_saved(self, orders: int) -> None:
-        """Called when `group-commit` tries to save this number of orders in one transaction."""
+        """Handle an attempt of `group-commit` to save this number of orders in one transaction."""
 
     def batch_waited(self, since: float, until: float) -> None:
-        """Called when `group-commit` has tried to save an order. Its batch began at `until`, by `time.monotonic`."""
+        """Handle an order that `group-commit` has tried to save. It waited from `since` to `until` for its batch.
+
+        Both are values of `time.monotonic`.
+        """
 
     def committed(self, seconds: float) -> None:
-        """Called when Postgres has committed orders. COMMIT, or the statement that commits, took `seconds`."""
+        """Handle orders that Postgres has committed. COMMIT, or the statement that commits, took `seconds`."""
 
     def refused_from_memory(self) -> None:
-        """Called when an order is refused as sold out from the cache of the process, without a query to a server."""
+        """Handle an order that is refused as sold out from the cache of the process, without a query to a server."""
 
     def queueing(self) -> AbstractContextManager[str]:
         """Return a context in which an order is queued. It gives the `traceparent` of the order, or an empty string."""
@@ -50,7 +53,7 @@ class Observer:
         return nullcontext()
 
     def left_queue(self, *, ages: Sequence[float], refused: int) -> None:
-        """Called when a worker has taken orders off the queue.
+        """Handle orders that a worker has taken off the queue.
 
         Args:
             ages: for each saved order, the seconds since it was queued, by the clocks of Redis and the worker.
@@ -58,7 +61,7 @@ class Observer:
         """
 
     def dead_letter(self) -> None:
-        """Called when a queued order cannot be saved and is kept as a dead letter."""
+        """Handle a queued order that cannot be saved and is kept as a dead letter."""
 
 
 _observers: tuple[Observer, ...] = ()

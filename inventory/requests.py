@@ -57,7 +57,7 @@ class OrderRequest:
 
     @property
     def skus(self) -> list[str]:
-        """The skus of the items, in their order."""
+        """The sku of each item, in the sequence of the items."""
         return [item.sku for item in self.items]
 
     @property

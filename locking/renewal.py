@@ -101,7 +101,7 @@ class Watchdog:
             renewer: extends the lease; None to only watch it.
         """
         now = lease._clock()
-        # If a slow grant has left less than a third of the TTL, half of the rest leaves time for a second attempt.
+        # A slow grant may leave less time than the usual pause. Renew at half of it, so that a second attempt fits.
         left = lease._deadline - now
         pause = LOOK_SECONDS if lease.ttl == math.inf else min(lease.ttl / RENEWALS_PER_TTL, left / 2)
         due = math.inf if renewer is None else now + pause

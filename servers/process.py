@@ -109,7 +109,7 @@ class Child:
                     user=self.user,
                     group=self.user,
                     extra_groups=None if self.user is None else [],
-                    # `preexec_fn` runs after the change of user, which would clear an earlier request.
+                    # A change of user clears the death signal. `preexec_fn` runs after the change, so request it there.
                     preexec_fn=_request_death_signal(self.stop_signal),
                 )
         except (OSError, subprocess.SubprocessError) as error:

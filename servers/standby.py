@@ -36,7 +36,7 @@ class Standby(Postgres):
         self.primary = primary
 
     def attach(self) -> None:
-        """Let the standby receive what the primary writes. Return once it has everything that was written so far.
+        """Start replication to the standby. Return once it has everything that was written so far.
 
         Raises:
             ServerError: the standby does not receive that within `TIMEOUT`.
@@ -47,7 +47,7 @@ class Standby(Postgres):
             _wait_until(lambda: _first(standby, HAS_APPLIED, written), "has not received what its primary has written")
 
     def detach(self) -> None:
-        """Let the standby receive nothing more, so that it falls behind. Return once the primary has noticed.
+        """Stop replication to the standby, so that it falls behind. Return once the primary has noticed.
 
         Raises:
             ServerError: the standby is still attached after `TIMEOUT`.

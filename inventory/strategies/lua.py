@@ -57,7 +57,7 @@ class Lua(Strategy):
         return Placement.COMMITTED
 
     def _verify_sold_out(self, refused: SoldOut, saved: Saved) -> None:
-        # `refused.left` includes reserved units. Orders that were saved since then only lower the units on hand, so the
+        # `refused.left` includes reserved units. Orders saved since then can only lower the units on hand, so the
         # comparison raises no false alarm.
         verify_sold_out(refused.sku, refused.left)
 

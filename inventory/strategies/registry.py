@@ -63,7 +63,8 @@ class StrategyEntry(NamedTuple):
         arguments: returns the arguments of the factory.
         server: name of the setting with the address of the server that the strategy needs. While the setting is empty,
             no sale can choose the strategy.
-        session: whether its locks hold Postgres sessions of their own. No sale can choose it behind a pooler.
+        session: whether its locks hold Postgres sessions of their own. If so, no sale can choose the strategy behind a
+            pooler.
     """
 
     factory: str

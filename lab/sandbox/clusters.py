@@ -27,7 +27,7 @@ class Cluster(ABC):
         return fleet
 
     def begin(self) -> None:
-        """Set up the servers. Until `end`, an actor's wait for another thread of this process does not count."""
+        """Set up the servers. Until `end`, an actor that waits for another thread of this process is not blocked."""
         self.sandbox.local_waits = False
         self.set_up()
 

@@ -69,7 +69,7 @@ class Sandbox:
         clock: the clock of the schedule.
         nodes: additional Redis servers that the current experiment uses, by socket path.
         leases: another server on which leases expire as time passes in the schedule, or None.
-        local_waits: whether a wait of an actor for another thread of this process counts as a wait.
+        local_waits: whether an actor that waits for another thread of this process counts as blocked.
     """
 
     def __init__(self, redis_url: str, database: Mapping[str, Any]) -> None:

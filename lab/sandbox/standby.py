@@ -68,7 +68,7 @@ class Pair:
         self.catch_up()
 
     def fall_behind(self) -> None:
-        """Let the standby receive no more writes."""
+        """Stop replication to the standby."""
         self.standby.detach()
         self.behind = True
 
@@ -175,7 +175,7 @@ class StandbyCluster(Cluster):
         self.sandbox.fail_over()
 
     def fall_behind(self) -> None:
-        """Let the standby receive all writes so far, and none after that."""
+        """Let the standby receive all writes so far. Then stop replication."""
         self.sandbox.pair.catch_up()
         self.sandbox.pair.fall_behind()
 

@@ -249,7 +249,7 @@ class QueueTail(NamedTuple):
 
     @property
     def ahead(self) -> str | None:
-        """The last key but one, for whose deletion the client of the last key waits. None if there is no such key."""
+        """The second-to-last key. The client of the last key waits until it is deleted. None if there is none."""
         return self.keys[1].key if len(self.keys) > 1 else None
 
 

@@ -174,7 +174,7 @@ class SessionLease(Lease):
         session: the connection.
 
     Attributes:
-        session: the connection; None once the lock was given back.
+        session: the connection; None once the lock is released.
     """
 
     __slots__ = ("session",)

@@ -102,7 +102,7 @@ class SharedSessions:
                         session.set_limits(wait_seconds, idle_timeout)
                         return session
                 except LockUnavailable:
-                    pass  # the session has ended; if the server is gone, a new session raises
+                    pass  # The session has ended. If the server is gone, opening a new one raises.
                 except BaseException:
                     session.close()
                     raise

@@ -138,7 +138,8 @@ def run_script(
             cast("RedisCluster", client).nodes_manager.move_slot(moved)
             return _run_script(pool_of(client, call.keys[0]), call, seconds, None, undo)
     except NO_ANSWER as error:
-        if isinstance(client, RedisCluster):  # find the successor of a dead node, for the next request
+        if isinstance(client, RedisCluster):
+            # Read the slots again, so that the next request finds the successor of a dead node.
             with suppress(redis.RedisError, RedisClusterException):
                 client.nodes_manager.initialize()
         raise LockUnavailable(

@@ -1,11 +1,11 @@
 """ZooKeeperLock: a lock on ZooKeeper. Clients queue with one node each, and the first node holds the lock.
 
-    /locks/<name>                       queue: a container, which the server removes after it was empty for a while
+    /locks/<name>                       queue: a container, which the server removes after it has been empty for a while
     /locks/<name>/<token>-<sequence>    holder or waiter: an ephemeral node, which disappears with its session
 
 The token comes first in a node's name, so that a client finds its node even if the answer to the creation was lost.
-Each waiter watches only the node right before its own, so a release wakes one waiter. The node before may have belonged
-to a waiter that died, so a waiter that is woken looks at the queue again before it takes the lock.
+Each waiter watches only the node right before its own, so a release wakes one waiter. The deleted node may have
+belonged to a waiter that died. So a woken waiter reads the queue again before it takes the lock.
 
 Containers need ZooKeeper 3.5.3 or later.
 

@@ -1,4 +1,4 @@
-"""The time line of an order on its admin page: what happened, when, by whom and why."""
+"""The timeline of an order on its admin page: what happened, when, by whom and why."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PROVIDER = "payment provider"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One line of the time line.
+class OrderEvent:
+    """One line of the timeline.
 
     Args:
         at: when it happened; None if the tables do not contain the time.
@@ -32,7 +32,7 @@ class Event:
     why: str = ""
 
 
-def timeline(order: Order, *, payments_too: bool) -> list[Event]:
+def timeline(order: Order, *, payments_too: bool) -> list[OrderEvent]:
     """Return the events of an order from the tables and the admin's history, oldest first, those without a time last.
 
     Args:
@@ -43,7 +43,7 @@ def timeline(order: Order, *, payments_too: bool) -> list[Event]:
     by_hand = list(_by_hand(order))
     if ending is not None:
         by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # `ending` has this event.
-    of_payments: list[Event] = []
+    of_payments: list[OrderEvent] = []
     if payments_too:
         recorded = _recorded_by_hand(order)
         of_payments = [event for payment in payments for event in _of_payment(order, payment, recorded)]
@@ -54,16 +54,16 @@ def timeline(order: Order, *, payments_too: bool) -> list[Event]:
     return sorted(events, key=lambda event: event.at or datetime.max.replace(tzinfo=UTC))
 
 
-def _placed(order: Order) -> Iterator[Event]:
+def _placed(order: Order) -> Iterator[OrderEvent]:
     customer = str(order.customer)
-    yield Event("Placed", order.created_at, customer)
+    yield OrderEvent("Placed", order.created_at, customer)
     if order.state != Order.State.REJECTED and order.payable_from > order.created_at:
-        yield Event("Saved from the queue", order.payable_from, "worker")
+        yield OrderEvent("Saved from the queue", order.payable_from, "worker")
     if not order.total and order.state in (Order.State.PAID, Order.State.REFUNDED):
-        yield Event("Paid", order.payable_from, customer, "The order is free.")
+        yield OrderEvent("Paid", order.payable_from, customer, "The order is free.")
 
 
-def _ended(order: Order, ending: Ending | None) -> Iterator[Event]:
+def _ended(order: Order, ending: Ending | None) -> Iterator[OrderEvent]:
     """Yield the event that ended the order (cancelled, expired or rejected), even if it was paid after that.
 
     Args:
@@ -72,20 +72,20 @@ def _ended(order: Order, ending: Ending | None) -> Iterator[Event]:
     at, by = (ending.at, ending.by) if ending else (None, None)
     match ending.state if ending else order.state:
         case Order.State.CANCELLED:
-            yield Event("Cancelled", at, str(by or order.customer))
+            yield OrderEvent("Cancelled", at, str(by or order.customer))
         case Order.State.EXPIRED:
-            yield Event("Expired", at, "beat", "It was not paid in time; its units are for sale again.")
+            yield OrderEvent("Expired", at, "beat", "It was not paid in time; its units are for sale again.")
         case Order.State.REJECTED:
-            yield Event("Rejected", at, "worker", order.reason)
+            yield OrderEvent("Rejected", at, "worker", order.reason)
 
 
-def _of_payment(order: Order, payment: Payment, recorded: Mapping[str, LogEntry]) -> Iterator[Event]:
+def _of_payment(order: Order, payment: Payment, recorded: Mapping[str, LogEntry]) -> Iterator[OrderEvent]:
     by, why = str(order.customer) if payment.reference.startswith(BY_CUSTOMER) else PROVIDER, payment.note
     if (entry := recorded.get(str(payment.pk))) is not None:
         by, why = str(entry.user), f"{payment.note} {entry.change_message}".strip()
     amount = f"{payment.amount:.2f} {payment.currency}, reference {payment.reference}"
     paid = payment.outcome == Payment.Outcome.PAID
-    yield Event(f"Paid {amount}" if paid else f"A payment to refund: {amount}", payment.received_at, by, why)
+    yield OrderEvent(f"Paid {amount}" if paid else f"A payment to refund: {amount}", payment.received_at, by, why)
     for refund in payment.refunds.all():
         yield from _of_refund(refund, f"{refund.amount:.2f} {payment.currency}")
 
@@ -98,18 +98,18 @@ def _recorded_by_hand(order: Order) -> dict[str, LogEntry]:
     return {str(entry.object_id): entry for entry in entries.select_related("user")}
 
 
-def _of_refund(refund: Refund, amount: str) -> Iterator[Event]:
+def _of_refund(refund: Refund, amount: str) -> Iterator[OrderEvent]:
     if refund.chargeback is not None:
-        yield Event(f"{amount} taken back, reference {refund.chargeback}", refund.sent_at, PROVIDER, refund.note)
+        yield OrderEvent(f"{amount} taken back, reference {refund.chargeback}", refund.sent_at, PROVIDER, refund.note)
         return
-    yield Event(f"Refund of {amount} due", refund.created_at, str(refund.created_by or "the shop"), refund.note)
+    yield OrderEvent(f"Refund of {amount} due", refund.created_at, str(refund.created_by or "the shop"), refund.note)
     if refund.sent_at is not None:
-        yield Event(f"Refund of {amount} sent", refund.sent_at, str(refund.sent_by))
+        yield OrderEvent(f"Refund of {amount} sent", refund.sent_at, str(refund.sent_by))
 
 
-def _by_hand(order: Order) -> Iterator[Event]:
+def _by_hand(order: Order) -> Iterator[OrderEvent]:
     """Yield the changes that operators have made to the order in the admin."""
     kind = ContentType.objects.get_for_model(Order)
     entries = LogEntry.objects.filter(content_type=kind, object_id=str(order.pk)).select_related("user")
     for entry in entries.order_by("action_time"):
-        yield Event(entry.get_change_message().rstrip("."), entry.action_time, str(entry.user))
+        yield OrderEvent(entry.get_change_message().rstrip("."), entry.action_time, str(entry.user))

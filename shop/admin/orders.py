@@ -161,7 +161,8 @@ class OrderAdmin(RecordingAdmin):
     change_form_outer_after_template = "shop/order_timeline.html"
     search_fields = ("id", "customer__username", "customer__guest__email", "key")
     search_help_text = (
-        "Id, customer, address of a guest or idempotency key. Who may see payments also finds their references"
+        "Id, customer, address of a guest or idempotency key. Operators who may see payments can also search by their "
+        "references"
     )
     fields = ("id", "state_label", "customer", "sale", "total_label", "refunds", "placed", "key", "reason")
     inlines = (OrderItemInline, PaymentInline)

@@ -150,7 +150,7 @@ class RecordingAdmin(ReadOnlyAdmin):
 
 
 def _log(request: HttpRequest, order: Order, payment: Payment, why: str) -> None:
-    """Write the operator into the histories of payment and order. The time line reads the payment's history."""
+    """Write the operator into the histories of payment and order. The timeline reads the payment's history."""
     user = int(str(request.user.pk))
     LogEntry.objects.log_actions(user, [payment], ADDITION, change_message=why or "Recorded by hand.")
     LogEntry.objects.log_actions(user, [order], CHANGE, change_message=f"{RECORDED}.")

@@ -199,7 +199,8 @@ class PaymentSerializer(serializers.Serializer[Any]):
         "never saved; an operator settles the payment.",
     )
     note = serializers.CharField(
-        help_text="Why the payment is to be refunded or is unmatched, or that the units were taken again."
+        help_text="The reason for the refund, or for no matching order. For a late payment: that its units were taken "
+        "again."
     )
     received_at = serializers.DateTimeField()
 

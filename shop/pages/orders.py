@@ -109,7 +109,7 @@ def orders(request: HttpRequest) -> HttpResponse:
 @require_safe
 @own_page
 def order(request: HttpRequest, order: UUID) -> HttpResponse:
-    """Show an order: its time line, what its state means, and what to do next."""
+    """Show an order: its timeline, what its state means, and what to do next."""
     try:
         placed = find_order(order, customer=customer_of(request))
     except Order.DoesNotExist as missing:

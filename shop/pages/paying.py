@@ -26,7 +26,7 @@ from shop.pages.page import PageRefused, View
 from shop.payments.provider import provider
 from shop.payments.request import PaymentRequest
 
-EARLY = gettext_noop("The order is not saved yet. Nothing was changed. Try again when it is.")
+EARLY = gettext_noop("The order is not saved yet. Nothing was changed. Try again when the order is saved.")
 REFUSALS: Mapping[type[Exception], str] = {
     StillQueued: EARLY,
     StockUnavailable: EARLY,

@@ -1,4 +1,4 @@
-"""The time line of an order for its customer: the events in the tables, with their times if they are known."""
+"""The timeline of an order for its customer: the events in the tables, with their times if they are known."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shop.pages.reasons import in_words
 
 @dataclass(frozen=True, slots=True)
 class TimelineEntry:
-    """One event of the time line.
+    """One event of the timeline.
 
     Args:
         what: the event in the reader's language.

@@ -72,7 +72,9 @@ class PaymentProvider(ABC):
 
     @abstractmethod
     def page_for(self, wanted: PaymentRequest) -> str:
-        """Return the URL at which a buyer pays. It is called each time that they press "Pay", if there is an `origin`.
+        """Return the URL at which a customer pays. The shop calls this method at each press of "Pay".
+
+        It does not call it while `origin` is empty.
 
         A buyer may open several such URLs for one order. If they pay twice, a refund is due.
         """

@@ -159,8 +159,8 @@ def _standing(
     if now < offer.opens_at:
         to_opening = ceil((offer.opens_at - now).total_seconds())
         # Choose the pause at random, so that it does not reveal the place in the draw.
-        spread = ceil(random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND)))  # noqa: S311 - no secret
-        return Standing("draw", entered, poll_after=min(to_opening + spread, LONGEST))
+        delay = ceil(random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND)))  # noqa: S311 - no secret
+        return Standing("draw", entered, poll_after=min(to_opening + delay, LONGEST))
     if ends:
         ends_at = datetime.fromtimestamp(ends / 1000, UTC)
         if ends_at <= now:

@@ -349,7 +349,7 @@ def stack_of(thread: int) -> list[str]:
 
 
 class RedisTraces:
-    """Counts what a Redis lock leaves behind, and wakes or delays its waiters."""
+    """A helper that counts what a Redis lock leaves behind, and wakes or delays its waiters."""
 
     client: redis.Redis
 

@@ -1,4 +1,4 @@
-"""Orders and sales in the admin: time line, search, export, figures, and extending a sale."""
+"""Orders and sales in the admin: timeline, search, export, figures, and extending a sale."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_only_who_may_see_payments_exports_their_references(staff: Callable[...,
 
 
 def time_line(client: Client, order: Order) -> list[str]:
-    page = get(client, f"{ORDERS}{order.pk}/change/").partition("Time line")[2]
+    page = get(client, f"{ORDERS}{order.pk}/change/").partition("Timeline")[2]
     entries = re.findall(r"<li.*?</li>", page.partition("</ol>")[0], re.DOTALL)
     return [re.sub(r"^\S+ \d\d:\d\d:\d\d ", "", text(entry)) for entry in entries]
 

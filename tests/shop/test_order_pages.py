@@ -1,4 +1,4 @@
-"""Order pages, as the customer sees them: list, states, time line, paying, cancelling."""
+"""Order pages, as the customer sees them: list, states, timeline, paying, cancelling."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def words(page: str) -> str:
 
 
 def events(page: str) -> list[str]:
-    """Return the events that the time line shows."""
+    """Return the events that the timeline shows."""
     return re.findall(r"<li[^>]*><b>(.*?)</b>", page.partition('class="events"')[2])
 
 
@@ -233,7 +233,7 @@ def test_a_free_order_is_paid(client: Client, customer: int) -> None:
     assert "The order is free." in page
 
 
-# The time line
+# The timeline
 
 
 def test_returned_units_and_their_money_are_in_the_time_line(client: Client, order: UUID, with_provider: None) -> None:

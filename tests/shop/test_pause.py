@@ -143,7 +143,7 @@ class Burst:
                 self.refused.append(refused)
 
     def pause_in_its_middle(self) -> set[UUID]:
-        """Pause during the burst, which goes on for 50 answers. Return the orders saved or queued at the pause."""
+        """Pause the sale in the burst, then wait for 50 more answers. Return the orders taken at the pause."""
         try:
             wait_for(lambda: len(self.placed) >= 20, "some orders")
             lifecycle.pause(self.offer.sale)

@@ -1,4 +1,4 @@
-"""A waiting room in Chromium: from the sale's page into the line, to one's turn, and to an order."""
+"""A waiting room in Chromium: enter it from the sale's page, wait for the turn, and order."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ def test_in_a_full_redis_turns_begin_and_end_in_their_order(full: Callable[[], A
 def test_without_that_flag_a_full_redis_admits_nobody(
     full: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control: without the flag of the script, the room stands still until there is memory."""
+    """Negative control: without `allow-oom` in the script, the room admits nobody until Redis has memory."""
     monkeypatch.setattr(room, "EVEN_IF_FULL", "")
     sale = sale_with_five_waiting()
     with full(), pytest.raises(OutOfMemoryError):

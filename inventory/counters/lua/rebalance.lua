@@ -11,7 +11,8 @@
 -- ARGV[5]   the common prefix of the names of the sku's counters
 -- ARGV[6..] ids of orders that have a reservation and are committed: their units are no longer on hand
 -- Returns {units in the counters before, units after}; false, with nothing changed, when the sku has no segments or more
--- than the caller knows. With ARGV[3] empty and fewer than ARGV[4] units in the counters nothing is changed either.
+-- than the caller knows. It also changes nothing if ARGV[3] is empty and the counters
+-- hold fewer than ARGV[4] units.
 
 local existing, known = tonumber(redis.call("GET", KEYS[1]) or 0), tonumber(ARGV[1])
 if existing > known or (existing == 0 and known > 0) then

@@ -10,7 +10,7 @@ from locking.zookeeper.session import ZooKeeperSession
 
 
 class WatchSetTooLate(Rung, ZooKeeperLock):
-    """Flawed: reading the queue and watching the node in front are two requests, and the node may go in between.
+    """Flawed: reading the queue and watching the node in front are two requests, and it may be deleted in between.
 
     `exists` sets a watch whether the node is there or not, and its reply says which. The watch on a deleted node waits
     until the node comes back, but a node of a queue never does. The schedule that breaks it: client A holds the lock,

@@ -111,20 +111,22 @@ def _crossover(rows: Sequence[ContentionRow]) -> str:
     if behind is None:
         return sentence(
             _(
-                "The curves stay close: with {clients} clients, {optimistic} still sold nine tenths of {row_lock} or "
-                "more."
+                "The curves stay close: with {clients} clients, {optimistic} still sold at least nine orders for "
+                "every ten of {row_lock}."
             ),
             clients=rows[-1].clients,
         )
     if behind is rows[0]:
-        return sentence(_("{optimistic} sold less than nine tenths of {row_lock} with every number of clients."))
+        return sentence(
+            _("{optimistic} sold less than nine orders for every ten of {row_lock} with every number of clients.")
+        )
     before = rows[rows.index(behind) - 1].clients
     return sentence(
         ngettext(
-            "The curves part: with {before} client, {optimistic} sold nine tenths of {row_lock} or more; from {behind} "
-            "clients on, it sold less.",
-            "The curves part: with {before} clients, {optimistic} sold nine tenths of {row_lock} or more; from "
-            "{behind} clients on, it sold less.",
+            "The curves part: with {before} client, {optimistic} sold at least nine orders for every ten of "
+            "{row_lock}; from {behind} clients on, it sold less.",
+            "The curves part: with {before} clients, {optimistic} sold at least nine orders for every ten of "
+            "{row_lock}; from {behind} clients on, it sold less.",
             before,
         ),
         before=before,

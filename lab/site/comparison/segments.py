@@ -173,9 +173,9 @@ def _leftovers(measured: Measured) -> str:
     ]
     return sentence(
         _(
-            "Leftovers are the other price. When {stock} units were sold in {orders} orders of {quantity}, this many "
-            "orders found no segment with enough units and had to hold all locks at once, while all others waited: "
-            "{held}. The article does not mention such units."
+            "Split stock has a second cost: units that remain in several segments. When {stock} units were sold in "
+            "{orders} orders of {quantity}, this many orders found no segment with enough units and had to hold all "
+            "locks at once, while all others waited: {held}. The article does not mention such units."
         ),
         stock=measured.sizes["stock"],
         quantity=measured.sizes["quantity"],

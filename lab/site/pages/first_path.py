@@ -151,7 +151,9 @@ STATIONS = (
         "setnx",
         (
             gettext_noop("Now there is a lock: a key on the server, which only one client can create."),
-            gettext_noop("Whoever creates the key may sell, and deletes the key afterwards; all others ask again."),
+            gettext_noop(
+                "The client that creates the key may sell, and deletes the key afterwards; all others ask again."
+            ),
             gettext_noop("A process can die at any moment, also while it holds the lock."),
         ),
         (

@@ -92,7 +92,7 @@ def _units_sold(racer: Racer) -> int:
 
 
 def _waits(racer: Racer) -> tuple[float, float]:
-    """Return p50 and p99 in milliseconds: of all customers after the verdict, of the latest answers before it."""
+    """Return p50 and p99 in ms. Before the verdict they cover the latest answers; after it, all customers."""
     if racer.result:
         return float(racer.result["p50_ms"]), float(racer.result["p99_ms"])
     return racer.p50_ms, racer.p99_ms

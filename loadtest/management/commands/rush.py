@@ -100,7 +100,9 @@ there is no verdict."""
             "--seconds", type=positive, default=0, help="stop starting and retrying orders after this time"
         )
         parser.add_argument(
-            "--url", default="", help="a running shop with the same settings (default: start one for this command)"
+            "--url",
+            default="",
+            help="address of a running shop with the same settings (default: start one for this command)",
         )
         output = parser.add_mutually_exclusive_group()
         output.add_argument("--json", action="store_true", help="print one JSON object per burst, not a table")

@@ -4,7 +4,7 @@
 
 const intents = import("./intents.js");
 intents.catch(() => {}); // Each press handles the error; this only prevents an unhandled-rejection warning.
-const PATIENCE = 5000; // milliseconds for which a press waits for the module
+const WAIT_TIMEOUT = 5000; // milliseconds for which a press waits for the module
 
 document.addEventListener("submit", async (event) => {
   const form = event.target;
@@ -16,7 +16,7 @@ document.addEventListener("submit", async (event) => {
   // `done`: the page of the sale must not send this order by itself, because the form may be refused.
   const own = { key: key.value, body: { sale: Number(sale), items }, done: true };
   try {
-    const late = new Promise((_, reject) => setTimeout(reject, PATIENCE));
+    const late = new Promise((_, reject) => setTimeout(reject, WAIT_TIMEOUT));
     const { keep, tabs } = await Promise.race([intents, late]);
     const intent = await keep(name, (kept) => (kept && !kept.done ? kept : own));
     key.value = intent.key;

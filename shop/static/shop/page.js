@@ -18,4 +18,4 @@ export function show(element, text) {
 // Return a random pause in milliseconds before the next poll, after a change for everybody in the waiting room. It is
 // at least two seconds, because a web server may not know of the change for a second. The pauses spread the polls of a
 // room: about 500 per second, but all within 30 seconds, as at the opening.
-export const spread = (entered) => 2000 + 1000 * Math.random() * Math.min(30, entered / 500);
+export const pollPause = (entered) => 2000 + 1000 * Math.random() * Math.min(30, entered / 500);

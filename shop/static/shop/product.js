@@ -228,8 +228,8 @@ export class Product {
     });
   }
 
-  // Load the intent that this or another tab has begun before. Fetch its order, which may have changed since, for
-  // example if a paid order was refunded.
+  // Load the purchase that this or another tab started. Fetch its order, which may have changed since, for example if a
+  // paid order was refunded.
   async resume() {
     if (!(await visit.identify())) return;
     if (!this.active) await this.reload();

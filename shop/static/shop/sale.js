@@ -3,7 +3,7 @@
 
 import { ask, clock } from "./asking.js";
 import { tabs } from "./intents.js";
-import { page, show, spread } from "./page.js";
+import { page, show, pollPause } from "./page.js";
 import { Product } from "./product.js";
 import { showTime } from "./times.js";
 import { visit } from "./visit.js";
@@ -36,7 +36,7 @@ function changed(before, sale) {
   }
   if (!visit.knowsRoom) visit.lookAtRoom();
   // The opening time has changed, so the pause that the shop set for the next poll is wrong.
-  else if (visit.room && before.opens_at !== sale.opens_at) visit.lookAgain(spread(visit.room.entered));
+  else if (visit.room && before.opens_at !== sale.opens_at) visit.lookAgain(pollPause(visit.room.entered));
   const toOpening = Date.parse(sale.opens_at) - clock.now();
   // Get a token in the minute before the opening, so that the first order need not wait for one.
   if (visit.login && toOpening > 0 && toOpening < 60_000) visit.identify(120_000);

@@ -18,7 +18,8 @@ class Visit {
   get authorization() { return { Authorization: `Bearer ${this.login?.access}` }; }
   get knowsRoom() { return Boolean(this.room || this.#roomTimer); }
 
-  // Return the login, with a token that is valid for at least `margin` milliseconds; undefined without a response.
+  // Return the login, with a token that is valid for at least `margin` milliseconds; undefined if the server
+  // issues none.
   identify(margin = 0) {
     if (this.login && local() + margin < this.login.until) return this.login;
     this.#identifying ??= this.#newLogin().finally(() => { this.#identifying = null; });

@@ -2,7 +2,7 @@
 // page of the sale when it is their turn. Entering the room is a form, which needs no script.
 
 import { ask } from "./asking.js";
-import { about, fill, page, show, spread } from "./page.js";
+import { about, fill, page, show, pollPause } from "./page.js";
 import { showTime } from "./times.js";
 
 const NEWS = 8; // average seconds between two polls of the sale's figures
@@ -80,7 +80,7 @@ async function news() {
     part("estimate").hidden = sale.paused; // During a pause nobody is admitted, so the wait cannot be estimated.
     part("stock").hidden = sale.state !== "sold-out";
     showTime(part("opens_at"), sale.opens_at);
-    if (sale.opens_at !== opensAt) later(spread(entered) / 1000);
+    if (sale.opens_at !== opensAt) later(pollPause(entered) / 1000);
     opensAt = sale.opens_at;
   }
   setTimeout(news, 1000 * Math.max(NEWS, entered / NEWS_PER_SECOND) * (0.75 + Math.random() / 2));
