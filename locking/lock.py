@@ -145,7 +145,7 @@ class Lock(ABC):
             try:
                 lease.release()
             except (LockUnavailable, NotOwner) as error:
-                logger.warning("Lock %r was not released at the end of its block: %s", self.name, error)
+                logger.warning("Lock %r was not released at the end of its block: %r", self.name, str(error))
 
     def _require_time_left(self, lease: Lease) -> None:
         """Check that a new lease is not over already.

@@ -34,7 +34,7 @@ class EtcdRenewer:
             # Connecting may take half of the time, and the answers the other half.
             return EtcdGateway(self._client, leases[0].name).keep_alive([lease.token for lease in leases], seconds / 2)
         except LockUnavailable as error:
-            logger.warning("%d leases were not renewed (%s); the watchdog tries again.", len(leases), error)
+            logger.warning("%d leases were not renewed (%r); the watchdog tries again.", len(leases), str(error))
             return [None] * len(leases)
 
     def close(self) -> None:

@@ -295,7 +295,7 @@ class InsertRenewer:
             self._session.answer_timeout = seconds / 3
             extended = _extended(self._session, [(lease, lease.ttl) for lease in leases])
         except LockUnavailable as error:
-            logger.warning("%d leases were not renewed (%s); the watchdog tries again.", len(leases), error)
+            logger.warning("%d leases were not renewed (%r); the watchdog tries again.", len(leases), str(error))
             self.close()
             return [None] * len(leases)
         return [lease.token in extended for lease in leases]

@@ -60,7 +60,7 @@ class RedisRenewer:
             try:
                 pool = pool_of(self._client, _extension(lease).keys[0])
             except NoNode as error:
-                logger.warning("A lease was not renewed (%s); the watchdog tries again.", error)
+                logger.warning("A lease was not renewed (%r); the watchdog tries again.", str(error))
                 answers[lease.token] = None
             else:
                 by_pool.setdefault(pool, []).append(lease)
@@ -80,13 +80,13 @@ class RedisRenewer:
         try:
             answers = connection.run([_extension(lease) for lease in leases], seconds)
         except redis.RedisError as error:
-            logger.warning("%d leases were not renewed (%s); the watchdog tries again.", len(leases), error)
+            logger.warning("%d leases were not renewed (%r); the watchdog tries again.", len(leases), str(error))
             return [None] * len(leases)
         for answer in answers:
             if isinstance(answer, MovedError):
                 cast("RedisCluster", self._client).nodes_manager.move_slot(answer)
             if isinstance(answer, Exception):
-                logger.warning("A lease was not renewed (%s); the watchdog tries again.", answer)
+                logger.warning("A lease was not renewed (%r); the watchdog tries again.", str(answer))
         return [None if isinstance(answer, Exception) else bool(answer) for answer in answers]
 
 
@@ -160,7 +160,7 @@ class RenewalConnection:
             self.close()
             acknowledged = error
         if isinstance(acknowledged, Exception):
-            logger.warning("The number of replicas that have received a renewal is unknown (%s).", acknowledged)
+            logger.warning("The number of replicas that have received a renewal is unknown (%r).", str(acknowledged))
             return 0
         return int(acknowledged)
 

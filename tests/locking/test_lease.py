@@ -168,6 +168,12 @@ class TestRelease:
         with pytest.raises(NotOwner):
             lease.extend()
 
+    def test_a_failure_at_the_end_of_a_block_is_one_line_of_the_log(self, lock: ScriptedLock, caplog: Log) -> None:
+        lock.answer = LockUnavailable("refused\nTry again.")
+        with lock.hold():
+            pass
+        assert caplog.messages == [r"Lock 'scripted' was not released at the end of its block: 'refused\nTry again.'"]
+
     def test_it_says_no_when_another_holds_it(self, lease: Lease, lock: ScriptedLock) -> None:
         lock.answer = False
         assert lease.release() is False

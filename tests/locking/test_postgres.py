@@ -52,6 +52,7 @@ from tests.locking.postgres_support import (
 )
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import (
+    Log,
     Patch,
     ReentrantRecipe,
     acquired,
@@ -933,6 +934,12 @@ class TestInsert(OnPostgres):
         renewer.close()
         for lease in leases:
             lease.release()
+
+    def test_a_failed_renewal_is_one_line_of_the_log(self, recipe: PostgresRecipe, caplog: Log) -> None:
+        with recipe("unreached", ttl=LONG).hold() as lease:
+            assert InsertRenewer("host=/nowhere").renew([lease], LONG) == [None]
+        assert r"No such file or directory\n" in caplog.messages[0]  # libpq's advice is a second line
+        assert "\n" not in caplog.messages[0]
 
     def asked_by_renewal(self) -> int:
         return sum("<lock renewal>LOG:" in line for line in self.postgres.child.log.read_text().splitlines())
