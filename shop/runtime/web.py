@@ -23,8 +23,7 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
 from shop import limits
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from shop.runtime.stop_signal import STOP_SIGNALS, StopSignal
 
 
 class CallAtOnce:
@@ -73,9 +72,7 @@ def work(
 
     measuring.start("web")
 
-    told_to_stop, stopped = threading.Event(), threading.Event()
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda *_: told_to_stop.set())
+    told_to_stop, stopped = StopSignal(), threading.Event()
     door = Door(application, threads)
     worker = RSGIWorker(
         worker_id,

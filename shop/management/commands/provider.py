@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from argparse import RawDescriptionHelpFormatter
 from typing import Any
@@ -14,6 +13,7 @@ from shop.payments.simulator.payments import Payments
 from shop.payments.simulator.reports import Courier
 from shop.payments.simulator.server import PAY, Server
 from shop.runtime.environment import WEB_ADDRESS
+from shop.runtime.stop_signal import StopSignal
 
 HELP = """Run a simulated payment provider until Ctrl-C. No money moves.
 
@@ -81,9 +81,7 @@ class Command(BaseCommand):
 
 def serve_until_told_to_stop(server: Server) -> None:
     """Serve pages until SIGTERM or Ctrl-C."""
-    told_to_stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told_to_stop.set())
+    told_to_stop = StopSignal()
     threading.Thread(target=server.serve_forever, name="pages", daemon=True).start()
     told_to_stop.wait()
     server.shutdown()
