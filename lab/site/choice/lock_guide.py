@@ -27,6 +27,8 @@ longer valid, and errors that say what to do. Each class declares what it guaran
 ([tests/locking/conformance.py](../tests/locking/conformance.py)) checks every lock against exactly what it declares,
 on real servers.
 
+If you run Redis and have no special need, take `RedisLock`.
+
 First decide what a failure costs. If doing the work twice is only wasteful, use the cheapest lock whose server you
 already run. If it does damage, no lock is enough by itself, because a holder can be paused for longer than any TTL.
 Then use a lock with a **fence**, and let the store refuse a fence lower than the highest one it has seen.
@@ -35,9 +37,8 @@ Then use a lock with a **fence**, and let the store refuse a fence lower than th
 The locks on Postgres need sessions: connect to the server itself, or through a pooler that keeps sessions. Behind
 PgBouncer in transaction mode two clients may hold the same lock.
 
-Choose the TTL by the longest pause that a holder should survive (garbage collection, a busy host, a slow network), and
-use several times that. It need not cover the length of the work, because renewal does. It is also how long others wait
-after a holder has died.
+For the TTL, take the longest pause that you expect (garbage collection, a busy host, a slow network), times three or
+more. The work may last longer, because the lease is renewed. After a holder has died, others wait for this long.
 
 The package needs redis-py (version: [requirements-image.in](../requirements-image.in)). The locks on other servers need
 the client of that server: `kazoo`, `etcd3gw`, or `psycopg` for Postgres. Django is needed only for the admin page.
