@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,6 +23,7 @@ from django.http import HttpResponse
 from shop import limits, log_context
 from shop.api import problems
 from shop.metrics import recording, report
+from shop.runtime import csp
 from shop.runtime.gateway import Application, File, Headers, StartResponse, client_address, environ
 from shop.traces import tracing
 
@@ -38,6 +40,17 @@ TICK = 0.25
 
 TICKS_TO_REPORT = 4
 """Number of checks after which the metrics are told how busy this process is."""
+
+REFUSALS = {int(file.stem): file.read_bytes() for file in (Path(__file__).parent / "refusals").glob("*.html")}
+"""Pages for browsers whose request is refused here, by status. They are read once: an overloaded server renders none.
+
+nginx.conf serves the same files.
+"""
+
+REFUSALS_CSP = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of these pages, which load nothing and have their style inside. nginx.conf repeats it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -111,7 +124,7 @@ class Door:
                 return self._send(proto, HttpResponse(content_type="text/plain"))
             if scope.path == report.PATH and scope.method == "GET" and _may_read_metrics(scope):
                 # Use a new thread, because metrics are needed most when all other threads are busy.
-                return threading.Thread(target=self._report, args=(proto,), name="metrics", daemon=True).start()
+                return threading.Thread(target=self._report, args=(scope, proto), name="metrics", daemon=True).start()
             return self._enter(scope, proto, b"")
         if length > limits.BODY_BYTES:
             most = f"A body may have at most {limits.BODY_BYTES} bytes."
@@ -132,10 +145,10 @@ class Door:
 
     def _received(self, scope: Any, proto: Any, body: Any) -> None:
         if body.cancelled():
-            self._refuse(proto, problems.TOO_SLOW)
+            self._refuse(scope, proto, problems.TOO_SLOW)
         elif body.exception():
             # The client has closed the connection.
-            self._refuse(proto, problems.INVALID, "The body did not arrive completely.")
+            self._refuse(scope, proto, problems.INVALID, "The body did not arrive completely.")
         else:
             self._enter(scope, proto, body.result())
 
@@ -165,7 +178,7 @@ class Door:
                     logger.exception("%s %r failed", request.scope.method, request.scope.path)
                     if self._deadlines.pop(request.proto, None) is not None:
                         request.note_answer(problems.INTERNAL.status)
-                    _survive(partial(self._send, request.proto, problems.response(problems.INTERNAL)))
+                    _survive(partial(self._send, request.proto, _refusal(request.scope, problems.INTERNAL)))
                 self._answering.discard(request)
             # Do not keep the request alive while this thread waits for the next one.
             del request
@@ -196,11 +209,11 @@ class Door:
             *(limits.REQUEST, problem.slug, request.scope.method, request.scope.path),
             extra={"trace": request.trace},
         )
-        self._send(request.proto, problems.response(problem))
+        self._send(request.proto, _refusal(request.scope, problem))
 
-    def _refuse(self, proto: Any, problem: problems.Problem, detail: str = "") -> None:
+    def _refuse(self, scope: Any, proto: Any, problem: problems.Problem, detail: str = "") -> None:
         """Respond to a request whose body was not read completely, and close the connection, which has unread data."""
-        self._send(proto, problems.response(problem, detail, headers={"Connection": "close"}))
+        self._send(proto, _refusal(scope, problem, detail, headers={"Connection": "close"}))
 
     def _refuse_after_body(
         self, scope: Any, proto: Any, problem: problems.Problem, length: int, detail: str = ""
@@ -211,7 +224,7 @@ class Door:
         response.
         """
         if length > limits.DISCARDED_BYTES or "expect" in scope.headers:
-            return self._refuse(proto, problem, detail)
+            return self._refuse(scope, proto, problem, detail)
         chunks = proto.__aiter__()
         deadline = time.monotonic() + limits.BODY
         left = limits.DISCARDED_BYTES
@@ -228,16 +241,16 @@ class Door:
             if size and left >= 0:
                 next_chunk()
             else:
-                self._refuse(proto, problem, detail)
+                self._refuse(scope, proto, problem, detail)
 
         return next_chunk()
 
-    def _report(self, proto: Any) -> None:
+    def _report(self, scope: Any, proto: Any) -> None:
         try:
             response = HttpResponse(report.report(), content_type=report.CONTENT_TYPE)
         except Exception:
             logger.exception("The metrics cannot be read")
-            response = problems.response(problems.INTERNAL)
+            response = _refusal(scope, problems.INTERNAL)
         _survive(partial(self._send, proto, response))
 
     def _send(self, proto: Any, response: Any) -> None:
@@ -262,6 +275,29 @@ class Door:
                 # Take the action from the dictionary again: another thread may have removed or replaced it since.
                 if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
                     _survive(due[1])
+
+
+def _refusal(
+    scope: Any, problem: problems.Problem, detail: str = "", *, headers: Mapping[str, str] | None = None
+) -> HttpResponse:
+    """Return the response for a problem: a page for a browser, a problem document for a program.
+
+    Both have the same status, and the same headers but for what describes the body.
+    """
+    response = problems.response(problem, detail, headers=headers)
+    if problem.status in REFUSALS and _wants_page(scope):
+        response.content = REFUSALS[problem.status]
+        response.headers["Content-Type"] = "text/html; charset=utf-8"
+        response.headers[csp.HEADER] = REFUSALS_CSP
+    return response
+
+
+def _wants_page(scope: Any) -> bool:
+    """Return whether a person waits for the response: a browser names HTML when it loads a page. nginx.conf agrees."""
+    path = scope.path
+    if path.startswith("/api/") or path == "/api" or path.endswith(".json"):
+        return False
+    return "text/html" in scope.headers.get("accept", "").lower()
 
 
 def _may_read_metrics(scope: Any) -> bool:

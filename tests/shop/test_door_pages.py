@@ -1,0 +1,160 @@
+"""What the door answers when it refuses: a page to a browser, and a problem document to a program."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import BytesHeaderParser
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import sync_playwright
+
+from shop import limits
+from shop.api import problems
+from tests.browser import launch, needs_chromium
+from tests.shop.web_server import CHECKOUT, connect, received, web_server
+
+PAGES = {int(file.stem): file for file in sorted((CHECKOUT / "shop/runtime/refusals").glob("*.html"))}
+"""The pages by status."""
+CHROMIUM_ACCEPTS = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+BROWSER = {"Accept": CHROMIUM_ACCEPTS, "Accept-Language": "zh-CN,zh;q=0.9"}
+CURL = {"Accept": "*/*"}
+PROGRAM = {"Accept": "application/json"}
+
+Answer = tuple[int, Message, str]
+"""Status, headers and body of a response."""
+
+
+@pytest.fixture(scope="module")
+def idle(django_db_setup: None) -> Iterator[int]:
+    """Run a web server with one thread, and yield its port."""
+    with web_server(application="tests.shop.overloaded_shop:application", WEB_THREADS="1") as (port, _):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def answers_while_idle(idle: int) -> dict[str, Answer]:
+    """Return the answers to a browser that need a free thread, by problem type. After the last one, none is free."""
+    slow = {"Content-Length": "500"}
+    return {
+        problems.INTERNAL.slug: answer(idle, "GET", "/broken/", BROWSER),
+        problems.TOO_SLOW.slug: answer(idle, "POST", "/sales/tonight/buy/", {**BROWSER, **slow}),
+        problems.UNAVAILABLE.slug: answer(idle, "GET", "/sales/", BROWSER),
+    }
+
+
+@pytest.fixture(scope="module")
+def port(idle: int, answers_while_idle: dict[str, Answer]) -> int:
+    """Return the port of a web server whose only thread is held."""
+    assert len(answers_while_idle) == 3
+    return idle
+
+
+def answer(port: int, method: str, path: str, headers: dict[str, str]) -> Answer:
+    """Return the response to the head of a request. The request's body is not sent."""
+    head = {"Host": "localhost", **headers}
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items())]
+    with connect(port, "\r\n".join([*lines, "Connection: close", "", ""]).encode()) as client:
+        status_line, _, rest = received(client).partition(b"\r\n")
+    found, _, body = rest.partition(b"\r\n\r\n")
+    return int(status_line.split()[1]), BytesHeaderParser().parsebytes(found), body.decode()
+
+
+TOO_LONG = {"Content-Length": str(limits.BODY_BYTES + 1), "Expect": "100-continue"}
+CHUNKED = {"Transfer-Encoding": "chunked", "Expect": "100-continue"}
+REFUSED = [
+    pytest.param("GET", {}, problems.BUSY, id="overload"),
+    pytest.param("POST", TOO_LONG, problems.TOO_LARGE, id="long form"),
+    pytest.param("POST", CHUNKED, problems.LENGTH_REQUIRED, id="form without a length"),
+]
+"""A method, headers, and the problem that they meet."""
+
+
+@pytest.mark.parametrize(("method", "headers", "problem"), REFUSED)
+def test_a_browser_gets_a_page(port: int, method: str, headers: dict[str, str], problem: problems.Problem) -> None:
+    status, found, body = answer(port, method, "/sales/tonight/buy/", {**BROWSER, **headers})
+    assert status == problem.status
+    assert found["Content-Type"] == "text/html; charset=utf-8"
+    assert found["Content-Security-Policy"].startswith("default-src 'none'; ")
+    assert body == PAGES[status].read_text()
+    _, of_program, _ = answer(port, method, "/sales/tonight/buy/", {**PROGRAM, **headers})
+    for name in ("Retry-After", "Cache-Control", "Connection"):
+        assert found[name] == of_program[name], name
+
+
+def test_a_browser_gets_a_page_for_what_fails_in_a_thread(answers_while_idle: dict[str, Answer]) -> None:
+    for slug, (status, found, body) in answers_while_idle.items():
+        problem = problems.PROBLEMS[slug]
+        retry = None if problem.retry_after is None else str(problem.retry_after)
+        assert (status, found["Retry-After"], body) == (problem.status, retry, PAGES[status].read_text())
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        pytest.param("/sales/tonight/", CURL, id="curl"),
+        pytest.param("/sales/tonight/", {}, id="no Accept"),
+        pytest.param("/sales/tonight/", PROGRAM, id="program"),
+        pytest.param("/api/orders/", BROWSER, id="API"),
+        pytest.param("/api", BROWSER, id="API without a slash"),
+        pytest.param("/sales/tonight/now.json", BROWSER, id="JSON"),
+        pytest.param("/sales/tonight/now.json?a=.html", BROWSER, id="JSON with a query"),
+    ],
+)
+@pytest.mark.parametrize(("method", "headers", "problem"), REFUSED)
+def test_everybody_else_gets_a_problem_document(
+    port: int, method: str, headers: dict[str, str], problem: problems.Problem, path: str, asked: dict[str, str]
+) -> None:
+    status, found, body = answer(port, method, path, {**asked, **headers})
+    assert (status, found["Content-Type"]) == (problem.status, problems.CONTENT_TYPE)
+    assert json.loads(body)["type"] == problem.type
+    retry = None if problem.retry_after is None else str(problem.retry_after)
+    assert (found["Retry-After"], found["Content-Security-Policy"]) == (retry, None)
+
+
+# The pages
+
+
+def test_each_page_is_small_and_whole() -> None:
+    """A page loads nothing, runs nothing, and says the same in both languages."""
+    assert set(PAGES) == {400, 404, 408, 411, 413, 500, 503}
+    heads = set()
+    for status, file in PAGES.items():
+        html = file.read_text()
+        assert len(html.encode()) < 3000, status
+        assert html.startswith('<!doctype html>\n<html lang="en">'), status
+        assert not re.search(r"<script|<link|<img|src=|url\(|\bon\w+=", html), status
+        assert len(re.findall("<h1>", html)) == 1, status
+        assert len(re.findall(r'<(?:p|span) lang="zh-Hans">[^<]', html)) == 2, status
+        heads.add(re.sub("<title>.*</title>", "", html.partition("<h1>")[0]))
+    assert len(heads) == 1, "all pages look alike"
+
+
+def test_the_page_names_the_limit_of_a_form() -> None:
+    html = PAGES[413].read_text()
+    assert html.count(f"{limits.BODY_BYTES // 1024} KiB") == 2
+
+
+@needs_chromium
+@pytest.mark.slow
+def test_a_phone_shows_the_page_without_scrolling_sideways(port: int, tmp_path: Path) -> None:
+    """Chromium shows the page of the overloaded shop under its own policy, and obeys its style."""
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        page = browser.new_context(viewport={"width": 390, "height": 844}, locale="zh-CN").new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        response = page.goto(f"http://127.0.0.1:{port}/sales/tonight/")
+        assert response is not None
+        assert response.status == 503
+        assert page.locator("h1").inner_text() == "Please wait a moment\n请稍候"
+        for status, file in PAGES.items():
+            if status != 503:
+                page.set_content(file.read_text())
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, status
+            assert page.evaluate("getComputedStyle(document.querySelector('h1 span')).display") == "block", status
+        browser.close()
+    assert [each for each in complaints if "Content Security Policy" in each] == []
