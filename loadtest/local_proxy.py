@@ -33,6 +33,7 @@ class LocalProxy:
             "server web:8000 resolve;": f"server 127.0.0.1:{upstream};",
             "listen 8080;": f"listen 127.0.0.1:{self.port};",
             "/tmp/": f"{folder}/",  # noqa: S108 - the container's
+            "/etc/nginx/refusals": f"{CHECKOUT}/shop/runtime/refusals",
         }.items():
             configuration = replaced(configuration, there, here)
         self.configuration = configuration

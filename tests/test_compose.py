@@ -205,13 +205,14 @@ HARDENED: dict[str, Any] = {
 }
 MOUNTED = {
     "./nginx.conf:/etc/nginx/nginx.conf:ro",
+    "./shop/runtime/refusals:/etc/nginx/refusals:ro",
     "./observe/prometheus.yml:/etc/prometheus/prometheus.yml:ro",
     "./observe/alerts.yml:/etc/prometheus/alerts.yml:ro",
     "./observe/grafana/datasource.yml:/etc/grafana/provisioning/datasources/shop.yml:ro",
     "./observe/grafana/dashboards.yml:/etc/grafana/provisioning/dashboards/shop.yml:ro",
     "./observe/grafana/dashboard.json:/etc/grafana/dashboards/shop.json:ro",
 }
-"""The only files of the repository that containers may mount."""
+"""The only files and folders of the repository that containers may mount."""
 
 
 def soft(compose: dict[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from django.utils.http import MAX_URL_REDIRECT_LENGTH
 from loadtest.local_proxy import LocalProxy, compose_configuration, find_nginx, replaced
 from shop import limits
 from shop.api.problems import PROBLEMS
+from shop.runtime import door
 from tests.shop.web_server import connect, received
 from tests.waiting import wait_for
 
@@ -216,6 +217,61 @@ def test_its_limits_are_those_of_the_web_server() -> None:
     idle = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s", CONFIGURATION, re.DOTALL)
     assert idle
     assert int(idle[1]) < limits.ANNOUNCED_IDLE
+
+
+BROWSER = b"Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\nAccept-Language: zh-CN\r\n"
+ENDS = b"Host: shop.example\r\nConnection: close\r\n"
+PAGE_OR_DOCUMENT = [
+    pytest.param(b"/sales/tonight/buy/", BROWSER, True, id="browser"),
+    pytest.param(b"/sales/tonight/", BROWSER, True, id="browser at a kept page"),
+    pytest.param(b"/?next=/api/now.json", BROWSER, True, id="browser with a query"),
+    pytest.param(b"/sales/tonight/", b"Accept: */*\r\n", False, id="curl"),
+    pytest.param(b"/sales/tonight/", b"", False, id="no Accept"),
+    pytest.param(b"/api/orders/", BROWSER, False, id="API"),
+    pytest.param(b"/api", BROWSER, False, id="API without a slash"),
+    pytest.param(b"/sales/tonight/now.json?a=.html", BROWSER, False, id="JSON"),
+]
+"""A path, headers, and whether the client gets a page."""
+
+
+@pytest.mark.parametrize(("path", "headers", "page"), PAGE_OR_DOCUMENT)
+def test_browsers_get_the_pages_of_the_door(tmp_path: Path, path: bytes, headers: bytes, page: bool) -> None:
+    """What nginx answers itself is the same page that the web server's door sends, or a problem document."""
+    long = b"Content-Length: %d\r\n" % (limits.BODY_BYTES + 1)
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))  # Reserve the port without listening, so that connections are refused.
+        with proxy(tmp_path, refusing.getsockname()[1]) as port:
+            for method, status, more in ((b"GET", 503, b""), (b"HEAD", 503, b""), (b"POST", 413, long)):
+                with connect(port, method + b" " + path + b" HTTP/1.1\r\n" + ENDS + headers + more + b"\r\n") as client:
+                    head, _, body = received(client).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 %d " % status)
+                assert (b"\r\nRetry-After: 2" in head) is (status == 503)
+                for of_a_file in (b"ETag", b"Last-Modified", b"Accept-Ranges"):
+                    assert of_a_file not in head
+                policy = f"\r\nContent-Security-Policy: {door.REFUSALS_CSP}".encode()
+                assert (policy in head) is page
+                assert (b"\r\nContent-Type: text/html; charset=utf-8" in head) is page
+                assert (b"\r\nContent-Type: application/problem+json" in head) is not page
+                if page:
+                    assert body == (b"" if method == b"HEAD" else door.REFUSALS[status])
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(b"GET / HTTP/1.1\r\n%b\r\n" % BROWSER, 400, id="no host"),
+        pytest.param(b"GET / HTTP/1.1\r\n%b%bCookie: %b\r\n\r\n" % (ENDS, BROWSER, b"x" * 40_000), 400, id="cookies"),
+        pytest.param(b"GET /metrics HTTP/1.1\r\n%b%b\r\n" % (ENDS, BROWSER), 404, id="not for customers"),
+        pytest.param(b"GET /503.html HTTP/1.1\r\n%b%b\r\n" % (ENDS, BROWSER), 404, id="no page of its own"),
+    ],
+)
+def test_browsers_get_a_page_for_what_it_refuses_itself(
+    upstream: Upstream, tmp_path: Path, sent: bytes, status: int
+) -> None:
+    with proxy(tmp_path, upstream.port) as port, connect(port, sent) as client:
+        head, _, body = received(client).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert body == door.REFUSALS[status]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from loadtest.local_proxy import replaced
+from shop.runtime import door
 from tests.test_nginx import CONFIGURATION, proxy, pytestmark
+from tests.waiting import wait_for
 
 __all__ = ["pytestmark"]
 
@@ -40,6 +43,10 @@ class Shop(ThreadingHTTPServer):
         self.asked: Counter[str] = Counter()
         self.counting = threading.Lock()
         self.more: dict[str, str] = {}
+        self.lasting = 60
+        """Seconds for which a proxy may keep a page."""
+        self.fault = ""
+        """What becomes of a request: a status, `away` closes its connection, `hangs` leaves it open."""
 
     def count(self, path: str) -> int:
         with self.counting:
@@ -52,10 +59,23 @@ class Answer(BaseHTTPRequestHandler):
     server: Shop
 
     def do_GET(self) -> None:
+        match self.server.fault:
+            case "away":
+                self.close_connection = True
+                return
+            case "hangs":
+                threading.Event().wait()
+            case status if status:
+                self.send_response(int(status))
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
         number = self.server.count(self.path)
         sent = {name: self.headers.get(name, "") for name in ("Cookie", "Authorization", "Accept-Language")}
         body = f"{number} {sent}".encode()
-        kept = {NOW: "public, s-maxage=1", "/orders/": "private"}.get(self.path, "public, s-maxage=60")
+        kept = {NOW: "public, s-maxage=1", "/orders/": "private"}.get(
+            self.path, f"public, s-maxage={self.server.lasting}"
+        )
         self.send_response(200)
         for name, value in {"Cache-Control": kept, "Vary": "Accept-Language, Cookie", **self.server.more}.items():
             self.send_header(name, value)
@@ -142,6 +162,46 @@ def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: b
     assert all(seen), "a watcher has no answer"
     assert max(answers) > 1, "nobody has seen a new answer"
     assert set(server.asked) == {NOW}, "the query is not sent along"
+
+
+# The web server is away for a moment
+
+BROWSER = {"Accept": "text/html,*/*;q=0.8", "Accept-Language": "zh-CN"}
+
+
+def shown(port: int, path: str) -> tuple[int, str, str]:
+    """Return the status, the content type and the body that a browser gets."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path, headers=BROWSER)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, answer.headers["Content-Type"], body
+
+
+@pytest.mark.parametrize("fault", ["away", "hangs", "502", "503", "504"])
+@pytest.mark.parametrize("stale", [True, False], ids=["stale", "control"])
+def test_kept_pages_are_shown_while_the_web_server_restarts(tmp_path: Path, fault: str, stale: bool) -> None:
+    """Kept pages and files are shown while the web server fails; kept figures are not, because they would be too old.
+
+    Negative control: with `updating` alone, the pages are refused, too.
+    """
+    configuration = replaced(CONFIGURATION, "proxy_read_timeout 25s", "proxy_read_timeout 1s")
+    if not stale:
+        configuration = re.sub(r"(proxy_cache_use_stale updating) error .*;", r"\1;", configuration)
+    pages = (SALE, "/sales/", "/static/shop/base.css")
+    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+        server.lasting = 1
+        kept = {path: shown(port, path) for path in (*pages, NOW)}
+        assert {status for status, _, _ in kept.values()} == {200}
+        server.fault = fault
+        # The figures were kept last: once they are out of date, the pages are, too.
+        wait_for(lambda: shown(port, NOW)[0] != 200, "the kept figures to be out of date")
+        for path in pages:
+            assert (shown(port, path) == kept[path]) is stale, path
+        if fault in ("away", "hangs"):
+            assert shown(port, NOW)[:2] == (503, "application/problem+json")
+            assert shown(port, "/sales/another/") == (503, "text/html; charset=utf-8", door.REFUSALS[503].decode())
 
 
 # A stored answer holds no data of a visitor
