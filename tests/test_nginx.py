@@ -237,12 +237,13 @@ PAGE_OR_DOCUMENT = [
 @pytest.mark.parametrize(("path", "headers", "page"), PAGE_OR_DOCUMENT)
 def test_browsers_get_the_pages_of_the_door(tmp_path: Path, path: bytes, headers: bytes, page: bool) -> None:
     """What nginx answers itself is the same page that the web server's door sends, or a problem document."""
-    long = b"Content-Length: %d\r\n" % (limits.BODY_BYTES + 1)
+    size = limits.BODY_BYTES + 1
+    long = b"Content-Length: %d\r\n\r\n%b" % (size, b"x" * size)
     with socket.socket() as refusing:
         refusing.bind(("127.0.0.1", 0))  # Reserve the port without listening, so that connections are refused.
         with proxy(tmp_path, refusing.getsockname()[1]) as port:
-            for method, status, more in ((b"GET", 503, b""), (b"HEAD", 503, b""), (b"POST", 413, long)):
-                with connect(port, method + b" " + path + b" HTTP/1.1\r\n" + ENDS + headers + more + b"\r\n") as client:
+            for method, status, more in ((b"GET", 503, b"\r\n"), (b"HEAD", 503, b"\r\n"), (b"POST", 413, long)):
+                with connect(port, method + b" " + path + b" HTTP/1.1\r\n" + ENDS + headers + more) as client:
                     head, _, body = received(client).partition(b"\r\n\r\n")
                 assert head.startswith(b"HTTP/1.1 %d " % status)
                 assert (b"\r\nRetry-After: 2" in head) is (status == 503)
