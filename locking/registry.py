@@ -117,7 +117,7 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
     """
     require_redis(client, redis.Redis, RedisCluster)
     name = require_tag(name)
-    by = require_text("by", by)
+    require_text("by", by)
     if fence is not None:
         require_count("fence", fence)
     key = f"lock:{{{name}}}"

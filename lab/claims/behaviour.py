@@ -8,7 +8,7 @@ behaviour:
 - names of local variables: they are numbered in the order in which they appear;
 - imports and file paths: a definition is hashed by its text and by the definitions that its names lead to;
 - comments and blank lines of Lua and SQL;
-- help texts and names of models and their fields: only people read them;
+- help texts, names of models and their fields, and what is written to a log: only people read them;
 - migrations: the models say the same, and a test compares the two.
 
 A method counts if its class is reached and an attribute with its name is used somewhere. It does not count if all

@@ -13,6 +13,9 @@ ROOMS = ("lab", "loadtest", "shop", "inventory", "locking")
 PROSE = frozenset({"help_text", "verbose_name", "verbose_name_plural"})
 """Arguments of Django's fields that only people read."""
 
+LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+"""Methods of a logger. Only people read what is written to a log."""
+
 LUA_OR_SQL = re.compile(
     r"""(?P<string> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \[(?P<level>=*)\[.*?\](?P=level)\] )
     | -- (?: \[(?P<comment>=*)\[.*?\](?P=comment)\] | [^\n]* )""",
@@ -48,6 +51,8 @@ class Normaliser:
             return self._function(node)
         if isinstance(node, ast.Import | ast.ImportFrom) or _is_prose(node):
             return ""
+        if _writes_a_log(node):
+            return "Log()"
         if isinstance(node, ast.Name):
             return self._name(node.id)
         if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -99,6 +104,13 @@ def _is_prose(node: ast.AST) -> bool:
     if isinstance(node, ast.keyword):
         return node.arg in PROSE
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _writes_a_log(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level)):
+            return level in LEVELS
+    return False
 
 
 def _local_names(function: Any) -> Iterator[str]:

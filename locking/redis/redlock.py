@@ -361,8 +361,8 @@ class RedlockRenewer:
         ballot.hold(min(seconds, self.node_timeout))
         verdicts = [ballot.verdict(index) for index in range(len(calls))]
         if None in verdicts:
-            reasons = "; ".join(repr(str(reason)) for _, reason in ballot.reasons())
-            logger.warning("%d leases were not renewed (%s); the watchdog tries again.", verdicts.count(None), reasons)
+            reasons = "; ".join(str(reason) for _, reason in ballot.reasons())
+            logger.warning("%d leases were not renewed (%r); the watchdog tries again.", verdicts.count(None), reasons)
         return verdicts
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ def take(left: int, *, wanted: int = 1) -> bool:
     '''Take units.'''
     # Never below zero.
     enough = left >= wanted
+    logger.info("%d left", left)
     return enough and clock() < LIMIT
 """
 
@@ -55,6 +56,7 @@ def normalised(source: str, tmp_path: Path) -> str:
         pytest.param("left: int", "left: float", id="annotation"),
         pytest.param("LIMIT = 3", "LIMIT: int = 3\n", id="annotation of a constant"),
         pytest.param("enough", "is_enough", id="name of a local"),
+        pytest.param('"%d left", left', '"%r are left", str(left)', id="what is written to a log"),
         pytest.param("left >= wanted", "(left\n        >= wanted)", id="formatting"),
         pytest.param("monotonic as clock", "monotonic as clock\nimport os", id="unused import"),
     ],
@@ -72,6 +74,7 @@ def test_prose_and_names_of_locals_are_no_behaviour(old: str, new: str, tmp_path
         pytest.param("LIMIT = 3", "LIMIT = 4", id="literal"),
         pytest.param("    return", "    left += 1\n    return", id="statement"),
         pytest.param("clock() <", "id() <", id="callee"),
+        pytest.param("logger.info", "print", id="callee that is no logger"),
         pytest.param("from time import monotonic", "from time import perf_counter", id="what an import leads to"),
         pytest.param("wanted", "units", id="name of an argument"),
         pytest.param("= 1)", "= 2)", id="default"),
