@@ -94,6 +94,16 @@ def verdict(slug: str) -> Mapping[str, Any] | None:
     return _load(VERDICTS, slug, behaviour_of_verdict)
 
 
+def schedules(slug: str) -> int:
+    """Return how many schedules it took to check a rung's claim the last time; 0 if that is not stored."""
+
+    def count(stored: Any) -> int:
+        line = stored.get(slug, {})
+        return sum(search["schedules"] for search in (line, *line.get("also", ())) if "schedules" in search)
+
+    return result_store.read(VERDICTS, count, "lab refresh") or 0
+
+
 def store_verdict(entry: LadderEntry, line: Mapping[str, Any]) -> None:
     """Store how a rung's claim was checked. Keep earlier deep searches if the rung's behaviour is still the same."""
     before = verdict(entry.slug) or {"outdated": True}

@@ -10,6 +10,7 @@ from typing import cast
 from lab.explorer.actor import Actor, State
 from lab.explorer.actors import Actors
 from lab.explorer.experiment import Experiment
+from lab.explorer.processor import on_one_processor
 from lab.explorer.run import STOP, Chooser, Run, SchedulingPoint
 from lab.explorer.terms import (
     EVERYTHING,
@@ -95,11 +96,12 @@ class Scheduler:
         try:
             for name, job in self.experiment.begin().items():
                 self.actors.add(name, job, self.experiment.watchdogs[name])
-            for actor in self.actors.all():
-                actor.start()
-                self.actors.wait_until_quiescent()
-            while self._step():
-                pass
+            with on_one_processor():
+                for actor in self.actors.all():
+                    actor.start()
+                    self.actors.wait_until_quiescent()
+                while self._step():
+                    pass
             answers = self.run.answers = self.actors.answers()
             if self.run.broken is None and not self.run.choices:
                 found = [*filter(None, [self.history.broken]), *self.experiment.verdict(answers)]
