@@ -183,7 +183,7 @@ def on_sale(
         "skus": list(units),
         "names": [sku.title() for sku in units],
         "received": list(units.values()),
-        "loaded": preheat and opens < timedelta() < closes and strategy not in registry.COPYING,
+        "loaded": preheat and opens < timedelta() < closes and strategy not in {*registry.COPYING, "lock-table"},
     }
     with connection.cursor() as cursor:
         cursor.execute(PUT_ON_SALE, given)

@@ -41,6 +41,7 @@ def assert_sold(**units: int) -> None:
     assert all(row.conserved for row in figures)
 
 
+@pytest.mark.django_db(transaction=True)  # `lock-table` reads the rows that preheating inserts in another session.
 @pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_an_order_is_201_with_its_location(buyer: Buyer, name: str) -> None:
     offer = on_sale({"a": 5, "b": 5}, strategy=name, price="9.90")
