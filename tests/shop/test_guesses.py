@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -62,13 +63,26 @@ DOORS: dict[str, tuple[Callable[..., Any], int, int]] = {
 """For each way to log in: a function, and the status for a wrong and for a right password."""
 
 
+def assert_waits_for_the_window(refused: Any, begun: float) -> None:
+    """Check that a refusal names the seconds until the window ends.
+
+    Args:
+        begun: monotonic time in seconds, read before the first wrong guess.
+    """
+    # Log-ins of a busy machine may take longer than any fixed margin, so measure them.
+    passed = time.monotonic() - begun
+    assert refused.status_code == 429
+    assert WINDOW - passed - 1 <= int(refused.headers["Retry-After"]) <= WINDOW
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_an_account_has_ten_guesses(user: User, settings: Any, door: str) -> None:
     log_in, wrong, right = DOORS[door]
     settings.GUESSES_PER_ACCOUNT = 10
+    begun = time.monotonic()
     assert [log_in("ada", str(guess)).status_code for guess in range(12)] == [wrong] * 10 + [429] * 2
     refused = log_in("ada", PASSWORD)
-    assert (refused.status_code, int(refused.headers["Retry-After"]) in range(890, 901)) == (429, True)
+    assert_waits_for_the_window(refused, begun)
     assert "Try again in" in refused.content.decode()
     # Other accounts are not affected.
     User.objects.create_user("bob", password=PASSWORD, is_staff=True)
@@ -256,9 +270,10 @@ def test_without_redis_a_process_limits_guesses_itself(user: User, settings: Any
     log_in, wrong, right = DOORS[door]
     settings.GUESSES_PER_ACCOUNT, settings.GUESSES_PER_ADDRESS = 2, 3
     with redis_gone():
+        begun = time.monotonic()
         assert [log_in("ada", "wrong", **OTHER).status_code for _ in range(3)] == [wrong, wrong, 429]
         refused = log_in("ada", PASSWORD, **OWN)
-        assert (refused.status_code, int(refused.headers["Retry-After"]) in range(890, 901)) == (429, True)
+        assert_waits_for_the_window(refused, begun)
         # The IP address has one guess left for all accounts together.
         assert [log_in("bob", "wrong", **OTHER).status_code for _ in range(2)] == [wrong, 429]
     # Redis works again, and has not counted these guesses.
