@@ -18,6 +18,9 @@ LONG_HOLD = 30.0
 FAILED = 0.05
 """Share of order requests with a server error that raises an alert, as in observe/alerts.yml."""
 
+SLOW = 5.0
+"""99th percentile of the response time in seconds that raises an alert, as `OrdersSlow` in observe/alerts.yml."""
+
 AUDIT = "Run manage.py audit, which shows the SKU and what differs. If anything is oversold, close the sale."
 PREHEAT = "Choose “Preheat”, which says what is wrong."
 
@@ -113,10 +116,19 @@ def _of_servers(health: Health) -> Iterator[Alert]:
 
 
 def _of_requests(requests: Requests | None) -> Iterator[Alert]:
-    if requests is not None and requests.failed > FAILED:
+    if requests is None:
+        return
+    if requests.failed > FAILED:
         wrong = f"{requests.failed:.0%} of the order requests of the last seconds ended with a server error."
         advice = "If Postgres and Redis answer, see in the metrics what requests wait for."
         yield Alert(wrong, advice, "when-something-is-wrong", ORDERS)
+    if requests.p99 is not None and requests.p99 > SLOW:
+        wrong = f"One order request in a hundred takes longer than {requests.p99:.1f} s."
+        advice = (
+            "See which part of the time grows: the wait for a thread, for a lock or for a connection. "
+            "Choose the strategy by it."
+        )
+        yield Alert(wrong, advice, "metrics", ORDERS)
 
 
 def _of_coming_sales(health: Health) -> Iterator[Alert]:

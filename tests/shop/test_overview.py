@@ -30,7 +30,7 @@ from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.overview import alerts as alerting
 from shop.overview import document, health, rooms, selling
-from shop.overview.alerts import FAILED, LONG_HOLD, OLD_QUEUE, Alert, alerts
+from shop.overview.alerts import FAILED, LONG_HOLD, OLD_QUEUE, SLOW, Alert, alerts
 from shop.overview.document import LEAST
 from shop.overview.health import Health
 from shop.overview.requests import Requests
@@ -43,6 +43,7 @@ from tests.factories import new_customer, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
 from tests.shop.test_admin import text
 from tests.shop.waiting_support import enter_all, offer_at, states, with_room
+from tests.test_observe import rules
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -131,6 +132,14 @@ def test_requests_that_end_with_errors_ask_for_an_operator(failed: float, expect
     assert [each.section for each in found] == ["when-something-is-wrong"] * expected
 
 
+def test_slow_orders_ask_for_an_operator_at_the_threshold_of_prometheus() -> None:
+    (rule,) = [each for each in rules() if each["alert"] == "OrdersSlow"]
+    assert rule["expr"].endswith(f" > {SLOW:g}")
+    (alert,) = red(requests=Requests({}, 0.0, 0.2, SLOW + 0.1))
+    assert (plain(alert.advice), alert.section) == (plain(rule["annotations"]["todo"]), rule["annotations"]["where"])
+    assert red(requests=Requests({}, 0.0, 0.2, SLOW)) == []
+
+
 def test_without_a_sale_or_an_unpaid_order_nobody_has_to_start_celery() -> None:
     assert asking() == []
     on_sale({"a": 3}, opens=timedelta(hours=2), closes=timedelta(hours=3))
@@ -203,6 +212,7 @@ RED: dict[str, dict[str, Any]] = {
     "unpaid orders should have expired": {"late": 2},
     "Queued orders could not be saved": {"dead_letters": 1},
     "ended with a server error": {"requests": Requests({}, FAILED + 0.01, None, None)},
+    "One order request in a hundred takes longer than 5.1 s": {"requests": Requests({}, 0.0, 0.2, SLOW + 0.1)},
     "“Soon” opens soon": {"unloaded": ["Soon"]},
     "has been paused since": {"paused_at": timezone.now()},
     "is open, and its stock is not loaded": {"preheated_at": None},
