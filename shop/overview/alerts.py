@@ -22,6 +22,10 @@ SLOW = 5.0
 """99th percentile of the response time in seconds that raises an alert, as `OrdersSlow` in observe/alerts.yml."""
 
 AUDIT = "Run manage.py audit, which shows the SKU and what differs. If anything is oversold, close the sale."
+WRITES = (
+    "If it is full, raise maxmemory. If it is a replica, let REDIS_URL name the primary. Start no worker and no beat: "
+    "their heartbeats are refused, too."
+)
 PREHEAT = "Choose “Preheat”, which says what is wrong."
 
 STOCK, ORDERS, SALES = "inventory.view_stockitem", "shop.view_order", "shop.view_sale"
@@ -95,6 +99,20 @@ def _of_servers(health: Health) -> Iterator[Alert]:
         wrong = f"Redis does not answer: {health.redis_error}"
         yield Alert(wrong, "Start Redis, and check that the workers are there.", "redis-is-away", ORDERS)
         return
+    if health.redis_refusal:
+        wrong = f"Redis refuses writes: {health.redis_refusal.rstrip('.')}."
+        yield Alert(wrong, WRITES, "redis-refuses-writes", ORDERS)
+    if health.heartbeats:  # Without heartbeats, "Start beat" would lead to a second beat.
+        yield from _of_celery(health)
+    if health.dead_letters:
+        advice = (
+            "Read the reasons under “Dead letters” on the overview. Several with the same reason are a bug of the "
+            "shop: report it with their content."
+        )
+        yield Alert("Queued orders could not be saved and were rejected.", advice, "what-the-log-says", ORDERS)
+
+
+def _of_celery(health: Health) -> Iterator[Alert]:
     if health.needed and not health.workers:
         yield Alert("No worker is alive: queued orders are not saved.", "Start a worker.", "start", ORDERS)
     elif health.queue and health.queue_age > OLD_QUEUE:
@@ -107,12 +125,6 @@ def _of_servers(health: Health) -> Iterator[Alert]:
         wrong = f"{health.late} unpaid orders should have expired and keep their units."
         advice = "Look in the log of the worker for “Expiring order”, and remove the cause that it names."
         yield Alert(wrong, advice, "what-the-log-says", ORDERS)
-    if health.dead_letters:
-        advice = (
-            "Read the reasons under “Dead letters” on the overview. Several with the same reason are a bug of the "
-            "shop: report it with their content."
-        )
-        yield Alert("Queued orders could not be saved and were rejected.", advice, "what-the-log-says", ORDERS)
 
 
 def _of_requests(requests: Requests | None) -> Iterator[Alert]:

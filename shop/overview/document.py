@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
 from inventory.caching import Cache
+from shop import heartbeat
 from shop.overview import rooms
 from shop.overview.alerts import ORDERS, SALES, STOCK, alerts
 from shop.overview.health import Health, look
@@ -51,15 +54,23 @@ class SharedFigures:
     def __init__(self) -> None:
         self._cache: Cache[str, Any] = Cache()
         self._watch = Watch()
+        self._refused_at = -math.inf
 
     def __call__(self) -> OverviewFigures:
         return OverviewFigures(
             self._cached("sales", open_sales),
-            self._cached("health", look),
+            self._cached("health", self._look),
             self._cached("report", stock_report),
             self._cached("requests", self._watch),
             self._cached("rooms", rooms.read),
         )
+
+    def _look(self) -> Health:
+        """Read the health. After Redis has refused writes, give all processes the time to write a heartbeat."""
+        found, now = look(), time.monotonic()
+        if found.redis_refusal:
+            self._refused_at = now
+        return replace(found, heartbeats=now - self._refused_at > heartbeat.EXPIRES)
 
     def _cached(self, name: str, read: Callable[[], Value]) -> Value:
         return cast(Value, self._cache.get_or_load(name, lambda _: read(), ttl=_ttl, stale_while_loading=True))

@@ -14,6 +14,7 @@ from django.db.models import Count, Q
 from django.db.models.functions import Now
 from django_redis import get_redis_connection
 from redis import RedisError
+from redis.exceptions import ResponseError
 
 from inventory.strategies import registry
 from locking.contrib.django.admin import most_wanted
@@ -30,6 +31,8 @@ AHEAD = 3600
 """Seconds before the opening of a sale from which Celery has to run."""
 UNLOADED = 15
 """Seconds for which preheating a sale may be overdue before the overview warns. Beat tries it every 5 s."""
+PROBE = "shop:probe"
+"""Key in Redis that the overview writes to learn whether Redis takes writes."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,9 @@ class Health:
         needed: whether Celery has to run: a sale is open or opens soon, or an order is not paid yet.
         postgres_ms: milliseconds until Postgres answered.
         redis_error: why Redis does not answer. Its figures are then 0.
+        redis_refusal: why Redis answers but refuses writes; empty if it takes them.
+        heartbeats: whether Redis has taken the heartbeats of the last seconds. If not, a missing heartbeat does not
+            mean a dead process.
         reconciled: the last two reconciliations, newest first.
     """
 
@@ -59,6 +65,8 @@ class Health:
     beats: int = 0
     redis_ms: float = 0.0
     redis_error: str = ""
+    redis_refusal: str = ""
+    heartbeats: bool = True
     locks: list[HeldLock] = field(default_factory=list)
     reconciled: Sequence[Reconciliation] = ()
 
@@ -85,10 +93,13 @@ def look() -> Health:
     client = get_redis_connection("default")
     try:
         redis_ms = _milliseconds(client.ping)
+        refusal = _refusal(client)
         queue, alive = registry.queue(), heartbeat.alive()
         return Health(
             **of_tables,
             redis_ms=redis_ms,
+            redis_refusal=refusal,
+            heartbeats=not refusal,
             queue=len(queue),
             queue_age=queue.age(),
             dead_letters=len(queue.dead_letters.newest(10)),
@@ -99,6 +110,18 @@ def look() -> Health:
         )
     except RedisError as error:
         return Health(**of_tables, redis_error=str(error))
+
+
+def _refusal(client: Any) -> str:
+    """Return why Redis refuses writes, or "" if it takes them.
+
+    A write finds every cause: a full memory, a replica, a disk to which Redis cannot save. `INFO` has a field for each.
+    """
+    try:
+        client.set(PROBE, "", ex=heartbeat.EXPIRES)
+    except ResponseError as error:
+        return str(error)
+    return ""
 
 
 def _unloaded() -> list[str]:

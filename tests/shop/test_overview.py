@@ -6,7 +6,8 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -200,12 +201,19 @@ def test_a_section_that_is_missing_is_found() -> None:
     assert without_a_section(PAGE.replace("### The queue grows", "### The queue")) == {"the-queue-grows"}
 
 
+Full = Callable[[], AbstractContextManager[None]]
 QUIET = Health(expiring=0, late=0, needed=True, postgres_ms=1.0, workers=1, beats=1)
 RED: dict[str, dict[str, Any]] = {
     "The stock of a is broken.": {"broken": [BROKEN]},
     "found a broken.": {"reconciled": [replace(RECONCILED, broken=("a",))]},
     "The last two reconciliations": {"reconciled": [RECONCILED, RECONCILED]},
     "Redis does not answer:": {"redis_error": "Connection refused."},
+    "Redis refuses writes: the reason.": {
+        "redis_refusal": "the reason.",
+        "heartbeats": False,
+        "workers": 0,
+        "beats": 0,
+    },
     "No worker is alive:": {"workers": 0},
     "orders are queued, the oldest": {"queue": 5, "queue_age": OLD_QUEUE + 1},
     "Beat is not alive:": {"beats": 0},
@@ -340,6 +348,39 @@ def test_without_redis_one_alert_says_so(redis_gone: Gone) -> None:
     on_sale({"a": 3}, strategy="lua")
     with redis_gone():
         assert [each.section for each in asking()] == ["redis-is-away"]
+
+
+@contextmanager
+def a_replica(redis: Redis) -> Iterator[None]:
+    redis.replicaof("127.0.0.1", "1")
+    try:
+        yield
+    finally:
+        redis.replicaof("no", "one")
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("full", "maxmemory"), ("replica", "read only replica")])
+@pytest.mark.usefixtures("celery")
+def test_a_redis_that_refuses_writes_asks_for_an_operator_and_celery_is_unknown(
+    redis: Redis, staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, full: Full, kind: str, reason: str
+) -> None:
+    """Heartbeats are refused, too. So the overview must not ask for a second beat, until both could sign again."""
+    monkeypatch.setattr(document, "LEAST", 0.0)  # no cache
+    monkeypatch.setattr(document, "SHARE", 0.0)
+    buy(on_sale({"a": 3}), a=1)
+    operator = staff("view_order")
+    redis.delete(heartbeat.KEY)  # Their last heartbeats are too old.
+    with full() if kind == "full" else a_replica(redis):
+        shown = parts(operator)
+        assert re.search(
+            f"^Redis refuses writes: .*{reason}.* docs/operations.md#redis-refuses-writes$", shown["alerts"]
+        )
+        assert "alive" not in shown["alerts"]
+        assert "Workers unknown Beat unknown" in shown["figures"]
+        assert "refuses writes" in shown["figures"]
+    assert parts(operator)["alerts"] == "", "the processes have some seconds to sign"
+    document.shared = document.SharedFigures()
+    assert "No worker is alive" in parts(operator)["alerts"], "negative control: a process that knows of no refusal"
 
 
 @pytest.mark.parametrize(
