@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, Route, expect, sync_playwright
 
 from shop.sales import lifecycle
 from tests.browser import launch, needs_chromium
+from tests.docs.pages import PAGES, anchors
 from tests.factories import elsewhere, on_sale
+from tests.locking.proxy import Proxy
 from tests.shop.conftest import buy
 from tests.shop.test_overview import SCRIPT, fresh
+from tests.shop.test_silent_postgres import proxy, url
+from tests.shop.web_server import web_server
+from tests.waiting import PATIENCE
 
-__all__ = ["fresh"]
+__all__ = ["fresh", "proxy"]
 
 pytestmark = [
     pytest.mark.slow,
@@ -90,3 +97,74 @@ def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: 
             away.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
         browser.close()
     assert complaints == []
+
+
+OLD = "document.getElementById('overview').classList.contains('live-old')"
+
+
+@contextmanager
+def opened_overview(address: str, session: str) -> Iterator[Page]:
+    """The overview in Chromium, once it has refreshed itself. Inside this block the test cannot use the database."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        context = browser.new_context(base_url=address)
+        context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
+        page = context.new_page()
+        page.goto("/admin/")
+        with page.expect_response("**/admin/live/"):
+            pass
+        yield page
+        browser.close()
+
+
+def session_of_an_operator() -> str:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+def test_an_overview_is_red_and_old_while_postgres_hangs(proxy: Proxy) -> None:
+    """Negative control: it is neither before the outage nor after it."""
+    on_sale({"a": 3})
+    session = session_of_an_operator()
+    with (
+        web_server(DATABASE_URL=url(proxy), REPOSITORY_URL="https://git.example/shop") as (port, _),
+        opened_overview(f"http://127.0.0.1:{port}", session) as page,
+    ):
+        lost, age = page.locator("[data-lost]"), page.locator("[data-age]")
+        verdict = page.locator("[data-part=verdict]")
+        expect(verdict).to_contain_text("Conserved")
+        assert (lost.is_visible(), age.inner_text(), page.evaluate(OLD)) == (False, "", False)
+        proxy.hang()
+        begun = time.monotonic()
+        expect(lost).to_be_visible(timeout=9000)  # 1 s pause, 3 s without an answer, 2 to 3 s health check
+        assert time.monotonic() - begun < 9
+        expect(verdict).to_have_css("opacity", "0.5")
+        expect(age).to_have_text(re.compile(r"^These figures are [4-9] s old\.$"))
+        expect(age).to_have_text("These figures are 10 s old.", timeout=9000)
+        links = [link.get_attribute("href") for link in lost.get_by_role("link").all()]
+        proxy.restore()
+        expect(lost).to_be_hidden(timeout=PATIENCE * 1000)
+        expect(verdict).to_have_css("opacity", "1")
+        expect(age).to_have_text("")
+    section = "postgres-is-away-or-read-only"
+    assert links == ["/health/", f"https://git.example/shop/blob/main/docs/operations.md#{section}"]
+    assert section in anchors(PAGES["docs/operations.md"])
+
+
+def test_an_overview_that_only_takes_long_is_old_but_not_red(live_server: Any) -> None:
+    """The audit of very many orders may take longer than the page waits before it fades. That is no outage."""
+    on_sale({"a": 3})
+    with opened_overview(live_server.url, session_of_an_operator()) as page:
+        held: list[Route] = []
+        page.route("**/admin/live/", lambda route: held.append(route))
+        with page.expect_response("**/health/") as checked:
+            pass
+        assert checked.value.ok
+        with page.expect_response("**/health/"):
+            pass  # It has dealt with the first answer.
+        assert page.evaluate(OLD)
+        expect(page.locator("[data-age]")).to_contain_text("s old.")
+        expect(page.locator("[data-lost]")).to_be_hidden()
+        held[0].continue_()
+        page.wait_for_function(f"!{OLD}")
