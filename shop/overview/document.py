@@ -6,15 +6,18 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 
 from inventory.caching import Cache
+from locking.contrib.django.admin import may_see_locks
 from shop import heartbeat
-from shop.overview import rooms
+from shop.overview import cards, rooms
 from shop.overview.alerts import ORDERS, SALES, STOCK, alerts
+from shop.overview.cards import Cards
 from shop.overview.health import Health, look
 from shop.overview.requests import Requests, Watch
 from shop.overview.rooms import RoomFigures
@@ -28,6 +31,14 @@ LEAST = 0.5
 SHARE = 4
 """A figure is read at most once in `SHARE` times the time that it takes, so it uses at most a quarter of a core."""
 
+ON_CARDS = {
+    "sales": SALES,
+    "orders": ORDERS,
+    "refunds": "shop.view_refund",
+    "unmatched": "shop.view_unmatchedreport",
+}
+"""The permission that a user needs to see each figure of the cards."""
+
 
 @dataclass(frozen=True)
 class OverviewFigures:
@@ -36,13 +47,14 @@ class OverviewFigures:
     sales: list[OpenSaleFigures]
     health: Health
     report: StockReport
+    cards: Cards
     requests: Requests | None = None
     rooms: Sequence[RoomFigures] = ()
 
 
 def read() -> OverviewFigures:
     """Read the figures from Postgres and Redis, without a cache."""
-    return OverviewFigures(open_sales(), look(), stock_report(), rooms=rooms.read())
+    return OverviewFigures(open_sales(), look(), stock_report(), cards.read(), rooms=rooms.read())
 
 
 class SharedFigures:
@@ -61,9 +73,15 @@ class SharedFigures:
             self._cached("sales", open_sales),
             self._cached("health", self._look),
             self._cached("report", stock_report),
+            self._cached("cards", cards.read, cards.LEAST),
             self._cached("requests", self._watch),
             self._cached("rooms", rooms.read),
         )
+
+    def for_a_new_page(self) -> OverviewFigures:
+        """Return the figures for a page that opens. Its cards are new: the operator may come from settling a refund."""
+        self._cache.reload("cards", lambda _: cards.read(), ttl=_ttl(cards.LEAST))
+        return self()
 
     def _look(self) -> Health:
         """Read the health. After Redis has refused writes, give all processes the time to write a heartbeat."""
@@ -72,20 +90,27 @@ class SharedFigures:
             self._refused_at = now
         return replace(found, heartbeats=now - self._refused_at > heartbeat.EXPIRES)
 
-    def _cached(self, name: str, read: Callable[[], Value]) -> Value:
-        return cast(Value, self._cache.get_or_load(name, lambda _: read(), ttl=_ttl, stale_while_loading=True))
+    def _cached(self, name: str, read: Callable[[], Value], least: float | None = None) -> Value:
+        found = self._cache.get_or_load(name, lambda _: read(), ttl=_ttl(least), stale_while_loading=True)
+        return cast(Value, found)
 
 
-def _ttl(took: float) -> float:
-    """Return the time to live of a figure in seconds. The figure is read again after half of that time."""
-    return 2 * max(LEAST, SHARE * took)
+def _ttl(least: float | None = None) -> Callable[[float], float]:
+    """Return the function that computes the time to live of a figure in seconds from the time that reading it takes.
+
+    The figure is read again after half of that time.
+    """
+    return lambda took: 2 * max(LEAST if least is None else least, SHARE * took)
 
 
 shared = SharedFigures()
 
 
 def parts(request: HttpRequest, figures: OverviewFigures) -> dict[str, str]:
-    """Return the HTML of each part of the overview that the user may see, by the name of the part."""
+    """Return the HTML of each part of the overview that the user may see, by the name of the part.
+
+    The result is empty if the user may see no figure.
+    """
 
     def can(permission: str) -> bool:
         # As on the other pages of the admin, the permission to change includes the permission to view.
@@ -93,7 +118,7 @@ def parts(request: HttpRequest, figures: OverviewFigures) -> dict[str, str]:
 
     found = alerts(figures.sales, figures.health, figures.report.broken, figures.requests)
     asking = [each for each in found if can(each.permission)]
-    shown: dict[str, str] = {"alerts": render_to_string("shop/overview/alerts.html", {"alerts": asking})}
+    shown: dict[str, str] = {}
     if can(SALES):
         of_sales = {"sales": figures.sales, "rooms": figures.rooms}
         shown["sales"] = render_to_string("shop/overview/sales.html", of_sales)
@@ -103,8 +128,22 @@ def parts(request: HttpRequest, figures: OverviewFigures) -> dict[str, str]:
             "requests": figures.requests,
             "orders": can(ORDERS),
             "stock": can(STOCK),
+            "locks_page": may_see_locks(request),
         }
         shown["figures"] = render_to_string("shop/overview/figures.html", context)
     if can(STOCK):
         shown["verdict"] = render_to_string("shop/verdict.html", {"report": figures.report})
+    if seen := frozenset(name for name, permission in ON_CARDS.items() if can(permission)):
+        shown["cards"] = _of_cards(figures.cards, seen)
+    if can(ORDERS):
+        letters = {"letters": figures.health.dead_letters}
+        shown["letters"] = render_to_string("shop/overview/letters.html", letters)
+    if shown:
+        shown["alerts"] = render_to_string("shop/overview/alerts.html", {"alerts": asking})
     return shown
+
+
+@lru_cache(maxsize=16)
+def _of_cards(cards: Cards, seen: frozenset[str]) -> str:
+    """Return the HTML of the cards. It is cached, because the figures are the same for 5 s."""
+    return render_to_string("shop/overview/cards.html", {"cards": cards, "seen": seen})

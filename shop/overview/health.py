@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -31,6 +31,10 @@ AHEAD = 3600
 """Seconds before the opening of a sale from which Celery has to run."""
 UNLOADED = 15
 """Seconds for which preheating a sale may be overdue before the overview warns. Beat tries it every 5 s."""
+DEAD_LETTERS = 10
+"""Maximum number of dead letters on the overview. The newest are shown."""
+DeadLetter = tuple[datetime, str, str, str]
+"""Time, id of the order, queued order, reason."""
 PROBE = "shop:probe"
 """Key in Redis that the overview writes to learn whether Redis takes writes."""
 
@@ -60,7 +64,7 @@ class Health:
     unloaded: Sequence[str] = ()
     queue: int = 0
     queue_age: float = 0.0
-    dead_letters: int = 0
+    dead_letters: Sequence[DeadLetter] = ()
     workers: int = 0
     beats: int = 0
     redis_ms: float = 0.0
@@ -102,7 +106,7 @@ def look() -> Health:
             heartbeats=not refusal,
             queue=len(queue),
             queue_age=queue.age(),
-            dead_letters=len(queue.dead_letters.newest(10)),
+            dead_letters=queue.dead_letters.newest(DEAD_LETTERS),
             workers=alive[heartbeat.WORKER],
             beats=alive[heartbeat.BEAT],
             locks=most_wanted()[0],

@@ -30,7 +30,7 @@ from shop.models import Order, Sale
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.overview import alerts as alerting
-from shop.overview import document, health, rooms, selling
+from shop.overview import cards, document, health, rooms, selling
 from shop.overview.alerts import FAILED, LONG_HOLD, OLD_QUEUE, SLOW, Alert, alerts
 from shop.overview.document import LEAST
 from shop.overview.health import Health
@@ -218,7 +218,7 @@ RED: dict[str, dict[str, Any]] = {
     "orders are queued, the oldest": {"queue": 5, "queue_age": OLD_QUEUE + 1},
     "Beat is not alive:": {"beats": 0},
     "unpaid orders should have expired": {"late": 2},
-    "Queued orders could not be saved": {"dead_letters": 1},
+    "Queued orders could not be saved": {"dead_letters": [(timezone.now(), "id", "order", "reason")]},
     "ended with a server error": {"requests": Requests({}, FAILED + 0.01, None, None)},
     "One order request in a hundred takes longer than 5.1 s": {"requests": Requests({}, 0.0, 0.2, SLOW + 0.1)},
     "“Soon” opens soon": {"unloaded": ["Soon"]},
@@ -405,13 +405,15 @@ def test_the_document_has_what_the_user_may_see(staff: Callable[..., Client]) ->
     offer = on_sale({"a": 3})
     buy(offer, a=1)
     everything = parts(staff("view_sale", "view_order", "view_stockitem"))
-    assert set(everything) == {"alerts", "sales", "figures", "verdict"}
+    assert set(everything) == {"alerts", "sales", "figures", "verdict", "cards", "letters"}
     assert "Sold 1 Left 2 Orders/s 0.1" in everything["sales"]
     assert "No worker is alive" in everything["alerts"]
     assert "Conserved" in everything["verdict"]
     only_sales = parts(staff("change_sale"))
-    assert set(only_sales) == {"alerts", "sales"}
+    assert set(only_sales) == {"alerts", "sales", "cards"}
     assert only_sales["alerts"] == ""
+    assert "Pending" not in only_sales["cards"]
+    assert set(parts(staff("view_refund"))) == {"alerts", "cards"}
     assert "Locks" not in parts(staff("view_order"))["figures"]
     assert staff().get("/admin/live/").status_code == 403
     assert Client().get("/admin/live/").status_code == 302
@@ -425,7 +427,7 @@ def test_a_verdict_that_takes_too_long_is_missing_and_not_green(
     shown = parts(staff("view_sale", "view_stockitem"))
     assert shown["verdict"].startswith("Not audited : Postgres did not add up the orders. canceling statement due to")
     assert "Conserved" not in shown["verdict"]
-    assert set(shown) == {"alerts", "sales", "figures", "verdict"}
+    assert set(shown) == {"alerts", "sales", "figures", "verdict", "cards"}
 
 
 def test_a_waiting_room_shows_who_waits_and_who_is_admitted() -> None:
@@ -484,7 +486,7 @@ def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) ->
     assert "Sold 1 Left 2 Orders/s 0.1" in text(page)
     assert re.search(r'<polygon class="sold" points="0,60 ', page)
     assert not re.search(
-        r"<script(?![^>]*src=)[^>]*>", page.partition('id="overview"')[2].partition("Open and coming")[0]
+        r"<script(?![^>]*src=)[^>]*>", page.partition('id="overview"')[2].partition('data-part="letters"')[0]
     )
 
 
@@ -506,6 +508,29 @@ def test_operators_share_the_figures_of_a_second(staff: Callable[..., Client], m
     assert reading() == 0
     document.shared = document.read  # type: ignore[assignment]
     assert reading() >= 3
+
+
+def test_an_open_page_does_not_count_all_orders_each_second(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cards are read every 5 s, and for each page that opens. Negative control: without that, they are read often.
+
+    An operator who comes from settling a refund must not read that it is due.
+    """
+
+    def counted(path: str) -> int:
+        with CaptureQueriesContext(connection) as queries:
+            for _ in range(4):
+                assert admin_client.get(path).status_code == 200
+        return sum(query["sql"].startswith('SELECT "shop_order"."state"') for query in queries)
+
+    monkeypatch.setattr(document, "LEAST", 0.0)
+    monkeypatch.setattr(document, "SHARE", 0.0)
+    assert counted("/admin/live/") == 1
+    assert counted("/admin/") == 4
+    monkeypatch.setattr(cards, "LEAST", 0.0)
+    document.shared = document.SharedFigures()
+    assert counted("/admin/live/") == 4
 
 
 SCRIPT = Path(settings.BASE_DIR, "shop/static/shop/overview.js").read_text()

@@ -132,7 +132,7 @@ def figures_of(document: dict[str, Any]) -> dict[str, str]:
     """Return the figures in the JSON of the overview by their labels, and the verdict."""
     parts = document["parts"]
     shown = re.findall(r"<dt>(.*?)</dt>(.*?)</div>", parts["figures"], re.DOTALL)
-    return {name: text(value) for name, value in [*shown, ("verdict", parts["verdict"])]}
+    return {text(name): text(value) for name, value in [*shown, ("verdict", parts["verdict"])]}
 
 
 FIGURES: dict[str, tuple[Callable[[Redis], AbstractContextManager[None]], str, str]] = {

@@ -17,7 +17,7 @@ from playwright.sync_api import Page, Route, expect, sync_playwright
 from shop.sales import lifecycle
 from tests.browser import launch, needs_chromium
 from tests.docs.pages import PAGES, anchors
-from tests.factories import elsewhere, on_sale
+from tests.factories import close_now, elsewhere, on_sale
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import buy
 from tests.shop.test_overview import SCRIPT, fresh
@@ -168,3 +168,16 @@ def test_an_overview_that_only_takes_long_is_old_but_not_red(live_server: Any) -
         expect(page.locator("[data-lost]")).to_be_hidden()
         held[0].continue_()
         page.wait_for_function(f"!{OLD}")
+
+
+def test_the_cards_of_an_open_overview_follow_the_shop(live_server: Any) -> None:
+    offer = on_sale({"a": 3})
+    session = session_of_an_operator()
+    with opened_overview(live_server.url, session) as page:
+        cards = page.locator("[data-part=cards]")
+        expect(cards).to_contain_text(re.compile(r"Pending\s+0"))
+        elsewhere(lambda: buy(offer, a=1))
+        elsewhere(lambda: close_now(offer))
+        # They are read every 5 s.
+        expect(cards).to_contain_text(re.compile(r"Pending\s+1"), timeout=8000)
+        expect(cards).to_contain_text("No sale is open or planned.", timeout=8000)
