@@ -67,6 +67,11 @@ ANSWERED = """
 """
 """A script that returns whether the response to an order is stored."""
 
+RETRY_AFTER = """(value) => import("/static/shop/asking.js").then(({ retryAfter }) =>
+    retryAfter(new Headers({ "Retry-After": value })))
+"""
+"""Returns the pause in milliseconds that a page makes for a value of this header."""
+
 with_control = pytest.mark.parametrize(
     ("language", "viewport", "kept"),
     [
@@ -298,6 +303,38 @@ def test_a_busy_shop_is_asked_again_with_the_same_key_and_not_before_it_says(ent
     shows(page, EN["yours"])
     assert (orders_in(), len(keys), len(set(keys))) == (1, 5, 1)
     assert all(later - earlier >= 1 for earlier, later in itertools.pairwise(asked)), "Retry-After was 1 s each time"
+
+
+def test_a_date_in_retry_after_keeps_the_usual_pauses(enter: Enter) -> None:
+    """A CDN or a firewall may name a date. The page then pauses by itself, and its pauses grow."""
+    customer, _, address = prepared()
+    context = enter(customer)
+    context.add_init_script("Math.random = () => 0.5;")
+    asked: list[float] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(time.monotonic())
+        headers = {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}
+        route.fulfill(status=429, headers=headers, json={"type": "/api/problems/too-fast/"})
+        if len(asked) == 3:
+            context.unroute(ORDERS)
+
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    context.route(ORDERS, refuse)
+    button(page).click()
+    expect(page.locator(".note")).to_contain_text("The shop is busy.")
+    shows(page, EN["yours"])
+    first, second = (later - earlier for earlier, later in itertools.pairwise(asked))
+    assert (first >= 0.6, second >= 1.1, orders_in()) == (True, True, 1), "100 ms and half of 1 s, then of 2 s"
+
+
+def test_retry_after_is_a_number_of_seconds_of_at_most_a_minute(enter: Enter) -> None:
+    values = {"0": 0, "3": 3000, "86400": 60_000, "Wed, 21 Oct 2026 07:28:00 GMT": 0, "-5": 0, "1e9": 0, "": 0}
+    _, _, address = prepared()
+    page = opened(enter(), address)
+    for value, milliseconds in values.items():
+        assert page.evaluate(RETRY_AFTER, value) == milliseconds, value
 
 
 def test_a_token_that_has_ended_is_replaced(enter: Enter) -> None:

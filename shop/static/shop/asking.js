@@ -1,6 +1,7 @@
 // Requests to the shop, and the shop's clock, which is read from the responses. Times are in milliseconds.
 
 const ANSWER_WITHIN = 25_000; // timeout, longer than the shop's own time limit for a request
+const LONGEST_WAIT = 60_000; // longest pause that a response can ask for
 
 export const local = () => performance.timeOrigin + performance.now();
 
@@ -37,4 +38,11 @@ export async function ask(address, options = {}) {
   } catch {
     return null;
   }
+}
+
+// Return the pause in milliseconds that a response asks for; 0 if it names no number of seconds. A CDN or a firewall may
+// send a date instead, or a pause that a buyer would not wait for.
+export function retryAfter(headers) {
+  const seconds = headers.get("Retry-After");
+  return /^\d+$/.test(seconds) ? Math.min(LONGEST_WAIT, 1000 * seconds) : 0;
 }

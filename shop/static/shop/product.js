@@ -3,7 +3,7 @@
 // Each press makes one intent with one idempotency key. The key is stored in IndexedDB before the request is sent, and
 // the same request is repeated until the shop responds. So a lost response, a reload or a second tab never buys twice.
 
-import { ask, clock, local } from "./asking.js";
+import { ask, clock, local, retryAfter } from "./asking.js";
 import { keep, newKey, tabs } from "./intents.js";
 import { fill, page, show } from "./page.js";
 import { money, view } from "./view.js";
@@ -166,10 +166,10 @@ export class Product {
     };
     const answer = await (location ? ask(location, { headers }) : ask(page.api, post));
     if (!answer) return this.failed("offline");
-    const wait = 1000 * answer.headers.get("Retry-After");
+    const wait = retryAfter(answer.headers);
     if (answer.body?.type?.endsWith("/sale-paused/")) return this.failed("paused", wait);
     // 408: the body did not arrive in time.
-    if (wait || answer.status >= 500 || answer.status === 408) return this.failed("busy", wait);
+    if (answer.headers.has("Retry-After") || answer.status >= 500 || answer.status === 408) return this.failed("busy", wait);
     if (answer.status === 401 && this.unauthorized < 3) {
       visit.endToken();
       this.unauthorized += 1;
