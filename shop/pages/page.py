@@ -1,4 +1,4 @@
-"""The decorator of all pages: it sets language and Content-Security-Policy, and shows refusals as pages."""
+"""The decorator of all pages: it sets language, headers and the hint of the log-in, and shows refusals as pages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.db import InterfaceError, InternalError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -19,6 +20,7 @@ from django.utils.translation import gettext as _
 
 from inventory.outages import ANSWERING, is_away, outages
 from shop.api import problems
+from shop.pages import login_hint
 from shop.runtime import csp
 
 logger = logging.getLogger(__name__)
@@ -93,9 +95,22 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
         response.headers["Content-Language"] = language
         response.headers.setdefault(csp.HEADER, csp.with_pictures_from(settings.PICTURE_ORIGINS))
         patch_vary_headers(response, ("Accept-Language", "Cookie"))
+        _update_login_hint(request, response)
         return response
 
     return answer
+
+
+def _update_login_hint(request: HttpRequest, response: HttpResponseBase) -> None:
+    """Tell the scripts of cached pages who is logged in, if this page has read the session.
+
+    A page that a proxy may cache sets no cookie, which other visitors would get. Nor does a server error, because
+    reading the session may have caused it.
+    """
+    session = getattr(request, "session", None)  # Requests of the API have none.
+    public = "public" in response.headers.get("Cache-Control", "")
+    if session is not None and session.accessed and not public and response.status_code < 500:
+        login_hint.update(request, response, session.get(SESSION_KEY))
 
 
 def _refuse(request: HttpRequest, refusal: PageRefused, template: str) -> HttpResponse:

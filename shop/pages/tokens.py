@@ -10,6 +10,7 @@ from django.views.decorators.http import require_safe
 
 from shop.accounts import tokens
 from shop.api.exception_handler import handle_exception
+from shop.pages import login_hint
 
 NO_STORE = {"Cache-Control": "no-store"}
 """Response headers that forbid caching, because a token belongs to one customer."""
@@ -26,7 +27,9 @@ def token(request: HttpRequest) -> HttpResponse:
         user = request.user
         if not isinstance(user, User) or not user.is_authenticated:
             nobody = {"access": None, "expires_in": 0, "customer": None, "guest": False}
-            return JsonResponse(nobody, headers=NO_STORE)
+            response = JsonResponse(nobody, headers=NO_STORE)
+            login_hint.update(request, response, None)  # The session has ended, so pages need not ask again.
+            return response
         access = tokens.new_token(user).access_token
     except DatabaseError as error:
         problem = handle_exception(error, {"request": request})
@@ -39,4 +42,6 @@ def token(request: HttpRequest) -> HttpResponse:
         "customer": user.pk,
         "guest": bool(access.get(tokens.GUEST, False)),
     }
-    return JsonResponse(answer, headers=NO_STORE)
+    response = JsonResponse(answer, headers=NO_STORE)
+    login_hint.update(request, response, user.pk)
+    return response

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from django.conf import settings
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
 
 from shop.models import Product, Sale
 from tests.browser import launch
 from tests.factories import OnSale, new_customer, on_sale
-from tests.shop.payment_support import session_of
+from tests.shop.payment_support import login_cookies
 from tests.shop.web_server import CHECKOUT, web_server
 
 AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
@@ -97,8 +96,7 @@ def enter(port: int, browser: Browser) -> Iterator[Enter]:
         contexts.append(context)
         context.set_default_timeout(20_000)
         if customer is not None:
-            session = session_of(customer)
-            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
+            context.add_cookies(login_cookies(customer, address))
         # Ignore the browser's own message about each response with an error status.
         context.on(
             "console",

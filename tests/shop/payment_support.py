@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urljoin
 from uuid import UUID
 
 import requests
@@ -16,6 +18,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
+from shop.pages import login_hint
 from tests.shop.web_server import CHECKOUT
 from tests.waiting import PATIENCE, wait_for
 
@@ -69,6 +72,17 @@ def session_of(customer: int) -> str:
     client = Client()
     client.force_login(User.objects.get(pk=customer))
     return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+def login_cookies(customer: int, address: str) -> list[Any]:
+    """Return the cookies of a browser in which a customer is logged in, for Playwright.
+
+    Args:
+        address: URL of a page of the shop.
+    """
+    cookies = {settings.SESSION_COOKIE_NAME: session_of(customer), login_hint.COOKIE: login_hint.value_for(customer)}
+    url = urljoin(address, "/")  # else the cookies would be for this path alone
+    return [{"name": name, "value": value, "url": url} for name, value in cookies.items()]
 
 
 def hidden(page: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ from tests.shop.browser_support import (
     shows,
     wait_for_route,
 )
-from tests.shop.payment_support import session_of
+from tests.shop.payment_support import login_cookies
 from tests.waiting import wait_for
 
 __all__ = ["browser", "enter", "port"]  # the fixtures
@@ -380,8 +380,7 @@ def test_the_answer_to_an_order_is_not_kept_for_the_next_customer(enter: Enter) 
     button(page).click()
     order = wait_for_route(page, held)
     cookies = context.cookies()
-    session = next(each for each in cookies if each["name"] == settings.SESSION_COOKIE_NAME)
-    context.add_cookies([{**session, "value": session_of(second)}])  # type: ignore[list-item]
+    context.add_cookies(login_cookies(second, page.url))
     with page.expect_response(TOKEN):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(button(page)).to_have_text(EN["buy"])
@@ -405,10 +404,14 @@ def test_who_has_logged_out_logs_in_and_the_order_goes_on(enter: Enter) -> None:
     context = enter(customer)
     page = opened(context, address)
     shows(page, EN["buy"])
+    held: list[Route] = []
+    context.route(ORDERS, lambda route: held.append(route))
+    button(page).click()
+    order = wait_for_route(page, held)
     cookies = context.cookies()
     context.clear_cookies()
-    context.route(ORDERS, lambda route: (route.fulfill(status=401, json={"type": "x"}), context.unroute(ORDERS)))
-    button(page).click()
+    order.fulfill(status=401, json={"type": "x"})
+    context.unroute(ORDERS)
     shows(page, EN["log in"])
     assert (button(page).get_attribute("href"), orders_in()) == (f"/account/login/?next={address}", 0)
     context.add_cookies(cookies)  # type: ignore[arg-type]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.utils import timezone
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
@@ -19,7 +18,7 @@ from shop.sales import lifecycle, offers
 from shop.waiting import room
 from tests.browser import launch, needs_chromium
 from tests.factories import OnSale, new_customer, orders_in
-from tests.shop.payment_support import session_of
+from tests.shop.payment_support import login_cookies
 from tests.shop.waiting_support import set_rate, with_room
 
 AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
@@ -56,8 +55,7 @@ def visit(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
                 **{"base_url": live_server.url, "locale": language, "viewport": PHONE, **options}
             )
             context.set_default_timeout(20_000)
-            value = session_of(new_customer())
-            context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": value, "url": live_server.url}])
+            context.add_cookies(login_cookies(new_customer(), live_server.url))
             context.on(
                 "console",
                 lambda line: line.text.startswith("Failed to load resource") or complaints.append(line.text),

@@ -48,7 +48,7 @@ const resumeAll = () => visit.products.forEach((each) => each.resume());
 
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;
-  visit.endToken(); // Somebody else may have logged in on another page.
+  if (visit.login?.guest && !page.guests) visit.endToken(); // The guest may have become a customer on another page.
   poll();
   resumeAll();
   visit.identify().then(() => visit.lookAtRoom());

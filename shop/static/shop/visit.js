@@ -3,6 +3,11 @@
 import { ask, local } from "./asking.js";
 import { page } from "./page.js";
 
+// The cookie that says whether somebody is logged in on this browser, and that changes with the customer
+// (shop/pages/login_hint.py); undefined if nobody is logged in.
+const hint = () => /(?:^|; )login=([^;]+)/.exec(document.cookie)?.[1];
+const NOBODY = { status: 200, body: { access: null } }; // what the shop would respond to a visitor without this cookie
+
 class Visit {
   sale; // the latest figures, from now.json
   // The access token, and whether the customer is a guest; null if nobody is logged in; undefined before the response.
@@ -12,6 +17,7 @@ class Visit {
   products = [];
   waited = false; // whether this page has shown the countdown
   jitter = 1000 * Math.random(); // random milliseconds, so that not all pages act at the moment of the opening
+  #hint; // the cookie to which the login belongs
   #identifying = null;
   #roomTimer = 0;
 
@@ -19,15 +25,17 @@ class Visit {
   get knowsRoom() { return Boolean(this.room || this.#roomTimer); }
 
   // Return the login, with a token that is valid for at least `margin` milliseconds; undefined if the server
-  // issues none.
-  identify(margin = 0) {
-    if (this.login && local() + margin < this.login.until) return this.login;
+  // issues none. Send a request only if somebody is logged in, and this page has no valid token of theirs: a crowd that
+  // watches sends none.
+  async identify(margin = 0) {
+    if (this.login && hint() === this.#hint && local() + margin < this.login.until) return this.login;
     this.#identifying ??= this.#newLogin().finally(() => { this.#identifying = null; });
     return this.#identifying;
   }
 
   async #newLogin() {
-    const answer = await ask(page.token);
+    const found = hint(); // before the request: if somebody else logs in meanwhile, the next call asks again
+    const answer = found ? await ask(page.token) : NOBODY;
     if (answer?.status !== 200) return undefined;
     const before = this.login && this.customer;
     const { access, expires_in: seconds, guest } = answer.body;
@@ -38,6 +46,7 @@ class Visit {
     // Change login and intents at once: an order of the one customer must not be sent with the token of the other.
     this.login = access && { access, guest, until: local() + 900 * seconds };
     this.customer = customer;
+    this.#hint = found;
     this.products.forEach((each, at) => {
       if (another) each.intent = intents[at];
       else if (!access && !each.active) each.intent = null;
@@ -50,7 +59,7 @@ class Visit {
     return this.login;
   }
 
-  // Get a new token before the next request: this one has expired, or somebody else may have logged in.
+  // Get a new token before the next request, because the shop has refused this one or may say more about the customer.
   endToken() {
     if (this.login) this.login.until = 0;
   }

@@ -1,0 +1,40 @@
+"""The cookie that tells the scripts of cached pages whether somebody is logged in on this browser.
+
+The page of a sale is the same for everybody. With this cookie, its script asks for a token only if there is a customer,
+and again only if there is another one. So people who only watch cost the web servers no request.
+
+The cookie is a hint: scripts may read and change it, and the server never trusts it.
+"""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.crypto import salted_hmac
+
+COOKIE = "login"
+"""Name of the cookie, which `visit.js` reads."""
+MAX_AGE = 365 * 24 * 3600
+"""Seconds for which a browser keeps it: longer than a session, whose end the next request for a token notices."""
+
+
+def value_for(customer: int | str) -> str:
+    """Return the value of the cookie for a customer. It does not reveal their id."""
+    return salted_hmac(__name__, str(customer)).hexdigest()[:12]
+
+
+def update(request: HttpRequest, response: HttpResponseBase, customer: int | str | None) -> None:
+    """Set or delete the cookie if it does not fit the customer who is logged in.
+
+    Args:
+        customer: user id; None if nobody is logged in.
+    """
+    value = "" if customer is None else value_for(customer)
+    if request.COOKIES.get(COOKIE, "") == value:
+        return
+    if not value:
+        response.delete_cookie(COOKIE, samesite="Lax")
+        return
+    secure = settings.SESSION_COOKIE_SECURE
+    response.set_cookie(COOKIE, value, max_age=MAX_AGE, secure=secure, httponly=False, samesite="Lax")

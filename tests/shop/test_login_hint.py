@@ -1,0 +1,89 @@
+"""The cookie that tells scripts who is logged in: which responses set, change and delete it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from shop.models import Sale
+from shop.pages import login_hint
+from tests.factories import on_sale
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+PASSWORD = "a quiet evening"
+LOG_IN, LOG_OUT, TOKEN = "/account/login/", "/account/logout/", "/account/token/"
+
+
+@pytest.fixture
+def user() -> User:
+    return User.objects.create_user("ada", password=PASSWORD)
+
+
+def hint_in(client: Client) -> str:
+    """Return the hint in the cookies of a browser; empty without one."""
+    cookie = client.cookies.get(login_hint.COOKIE)
+    return cookie.value if cookie else ""
+
+
+def log_in(client: Client) -> Any:
+    return client.post(LOG_IN, {"login": "ada", "password": PASSWORD})
+
+
+def test_a_log_in_sets_the_hint_and_a_log_out_deletes_it(client: Client, user: User) -> None:
+    client.get(LOG_IN)
+    assert hint_in(client) == ""
+    cookie = log_in(client).cookies[login_hint.COOKIE]
+    assert hint_in(client) == login_hint.value_for(user.pk) != login_hint.value_for(user.pk + 1)
+    assert (cookie["httponly"], cookie["samesite"], cookie["secure"]) == ("", "Lax", "")
+    assert login_hint.COOKIE not in client.get("/account/").cookies, "the browser has it already"
+    client.post(LOG_OUT)
+    assert hint_in(client) == ""
+
+
+def test_with_https_the_hint_is_sent_by_https_only(client: Client, user: User, settings: Any) -> None:
+    settings.SESSION_COOKIE_SECURE = True
+    assert log_in(client).cookies[login_hint.COOKIE]["secure"] is True
+
+
+def test_a_guest_and_a_sign_out_everywhere_change_the_hint(client: Client) -> None:
+    slug = Sale.objects.values_list("slug", flat=True).get(pk=on_sale({"a": 1}).sale)
+    Sale.objects.update(guest_checkout=True)
+    client.post(f"/sales/{slug}/guest/", {"email": "gast@example.com"})
+    assert hint_in(client) == login_hint.value_for(User.objects.get().pk)
+    client.post("/account/sign-out-everywhere/")
+    assert hint_in(client) == ""
+
+
+def test_a_log_in_without_a_hint_gets_one_on_the_way_through_the_log_in_page(client: Client, user: User) -> None:
+    """A session that is older than the hint, or a log-in to the admin: the link "Log in to buy" leads back with it."""
+    client.force_login(user)
+    assert client.get(f"{LOG_IN}?next=/sales/").headers["Location"] == "/sales/"
+    assert hint_in(client) == login_hint.value_for(user.pk)
+
+
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_a_token_corrects_a_wrong_hint(client: Client, user: User, *, logged_in: bool) -> None:
+    """Without a session, such as after its end, the page need not request a token again."""
+    if logged_in:
+        client.force_login(user)
+    client.cookies[login_hint.COOKIE] = "forged"
+    answer = client.get(TOKEN).json()
+    assert answer["customer"] == (user.pk if logged_in else None), "the server does not trust the hint"
+    assert hint_in(client) == (login_hint.value_for(user.pk) if logged_in else "")
+
+
+def test_pages_that_a_proxy_caches_set_no_cookie(user: User) -> None:
+    """Neither with a session nor with a wrong hint, although such a page may read the session."""
+    slug = Sale.objects.values_list("slug", flat=True).get(pk=on_sale({"a": 1}).sale)
+    for hint in ("", "forged"):
+        client = Client()
+        client.force_login(user)
+        client.cookies[login_hint.COOKIE] = hint
+        for path in ("/sales/", f"/sales/{slug}/", f"/sales/{slug}/now.json"):
+            answer = client.get(path)
+            assert "public" in answer.headers["Cache-Control"]
+            assert not answer.cookies, path

@@ -1,0 +1,119 @@
+"""How few access tokens the page of a sale requests, in Chromium: a crowd that watches must not reach the shop."""
+
+from __future__ import annotations
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import BrowserContext, Page
+
+from shop.pages import login_hint
+from tests.browser import needs_chromium
+from tests.factories import new_customer
+from tests.shop.browser_support import EN, Enter, browser, button, enter, opened, port, prepared, shows, sold
+from tests.shop.payment_support import login_cookies
+from tests.waiting import wait_for
+
+__all__ = ["browser", "enter", "port"]  # the fixtures
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    needs_chromium,
+]
+
+IDENTIFIED = "import('/static/shop/visit.js').then(({ visit }) => visit.identify()).then((login) => login?.access)"
+"""Waits until the page knows who is logged in, and returns their token; null if nobody is."""
+END_TOKEN = "import('/static/shop/visit.js').then(({ visit }) => { visit.login.until = 0; })"
+
+
+def requests_of(context: BrowserContext, end: str) -> list[str]:
+    """Return a list that collects the requests whose address ends so."""
+    found: list[str] = []
+    context.on("request", lambda request: found.append(request.url) if request.url.endswith(end) else None)
+    return found
+
+
+def return_to(page: Page) -> None:
+    """Return to a tab, and wait until its page knows again who is logged in."""
+    with page.expect_response("**/now.json"):
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.evaluate(IDENTIFIED)
+
+
+def test_a_visitor_who_is_not_logged_in_requests_no_token(enter: Enter) -> None:
+    _, address = sold()
+    context = enter()
+    tokens = requests_of(context, "/account/token/")
+    page = opened(context, address)
+    shows(page, EN["log in"])
+    for _ in range(2):
+        return_to(page)
+    page.reload()
+    shows(page, EN["log in"])
+    assert tokens == []
+
+
+def test_a_customer_requests_one_token_for_each_page_load(enter: Enter) -> None:
+    """Returns to the tab need none. Negative control: an expired token is replaced on return."""
+    customer, _, address = prepared()
+    context = enter(customer)
+    tokens = requests_of(context, "/account/token/")
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    for _ in range(3):
+        return_to(page)
+    assert len(tokens) == 1
+    page.evaluate(END_TOKEN)
+    return_to(page)
+    assert len(tokens) == 2
+    page.reload()
+    shows(page, EN["buy"])
+    assert len(tokens) == 3
+
+
+def test_the_page_follows_log_ins_and_log_outs_of_other_tabs(enter: Enter) -> None:
+    first, _, address = prepared()
+    second = new_customer()
+    context = enter()
+    tokens = requests_of(context, "/account/token/")
+    page = opened(context, address)
+    shows(page, EN["log in"])
+    for count, customer in enumerate((first, second), 1):
+        context.clear_cookies()
+        context.add_cookies(login_cookies(customer, page.url))
+        return_to(page)
+        shows(page, EN["buy"])
+        name = page.evaluate("import('/static/shop/visit.js').then(({ visit }) => visit.customer)")
+        assert (name, len(tokens)) == (customer, count)
+    context.clear_cookies()
+    return_to(page)
+    shows(page, EN["log in"])
+    assert len(tokens) == 2
+
+
+def test_a_press_after_a_log_out_elsewhere_sends_nothing(enter: Enter) -> None:
+    customer, _, address = prepared()
+    context = enter(customer)
+    page = opened(context, address)
+    shows(page, EN["buy"])
+    orders = requests_of(context, "/api/orders/")
+    context.clear_cookies()
+    button(page).click()
+    shows(page, EN["log in"])
+    assert orders == []
+
+
+def test_a_session_that_has_ended_costs_one_request(enter: Enter) -> None:
+    """The response deletes the hint, so later pages request no token."""
+    customer, _, address = prepared()
+    context = enter(customer)
+    context.clear_cookies(name=settings.SESSION_COOKIE_NAME)
+    tokens = requests_of(context, "/account/token/")
+    page = opened(context, address)
+    shows(page, EN["log in"])
+    wait_for(lambda: login_hint.COOKIE not in [each.get("name") for each in context.cookies()])
+    page.reload()
+    shows(page, EN["log in"])
+    return_to(page)
+    assert len(tokens) == 1
