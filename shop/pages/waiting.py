@@ -109,6 +109,7 @@ def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -
         "state": state,
         "headline": texts[state]["headline"].replace("{place}", str(standing.place)),
         "note": texts[state]["note"],
+        "title": texts[state].get("title", "").replace("{ahead}", str(standing.ahead)),
         "values": values,
         "turn": room.TURN.seconds // 60,
         "paused": offer.paused,
@@ -118,10 +119,12 @@ def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -
             "token": reverse("account-token"),
             "sale": reverse("sale", args=[sale.slug]),
             "texts": texts,
+            "title": f"{_('Waiting room')}: {sale.name} · Last Unit",
             "wait": wait,
             "state": state,
             "now": reverse("sale-now", args=[sale.slug]),
             "pollAfter": standing.poll_after,
+            "estimate": standing.estimate,
             "entered": standing.entered,
             "opensAt": moment(offer.opens_at),
             "connection": _("No connection. Your place is kept; this page goes on by itself."),
@@ -130,7 +133,7 @@ def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -
 
 
 def state_texts() -> dict[str, dict[str, str]]:
-    """Return the headline and the note for each state of a visitor."""
+    """Return the headline and the note for each state of a visitor, and what precedes the title of the page, if any."""
     return {
         "outside": {
             "headline": _("You are not in the waiting room yet"),
@@ -148,13 +151,18 @@ def state_texts() -> dict[str, dict[str, str]]:
             ),
         },
         "waiting": {
+            "title": _("{ahead} ahead"),
             "headline": _("You are number {place}"),
             "note": _(
                 "This page moves on by itself when it is your turn. No unit is kept for you: the sale may be sold out "
                 "before your turn."
             ),
         },
-        "admitted": {"headline": _("It is your turn"), "note": _("You are led to the sale. Press Buy there.")},
+        "admitted": {
+            "title": _("It is your turn"),
+            "headline": _("It is your turn"),
+            "note": _("You are led to the sale. Press Buy there."),
+        },
         "ended": {
             "headline": _("Your turn is over"),
             "note": _("The time to buy has passed. Enter again, and you get a new place at the end of the line."),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
+from django_redis import get_redis_connection
 from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 
 from shop.models import Product, Sale
@@ -239,3 +240,83 @@ def test_another_opening_is_noticed_in_the_draw(visit: Visit) -> None:
     expect(room_page.locator("[data-shown=headline]")).to_have_text(re.compile("You are number [0-9]+"), timeout=SLOW)
     expect(sale_page.locator(".buying button")).to_have_text(re.compile("You are number [0-9]+"), timeout=SLOW)
     expect(deaf.locator("[data-shown=headline]")).to_have_text("You are in the draw")
+
+
+# The title, and a hidden page
+
+
+TITLES = {
+    "en": ("811 ahead · Waiting room: Tonight only · Last Unit", "It is your turn · "),
+    "zh-CN": ("前面还有 811 人 · 等候室: Tonight only · Last Unit", "轮到您了 · "),
+}
+HIDE = "Object.defineProperty(document, 'hidden', { value: true, configurable: true })"
+RETURN = "delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))"
+
+
+def entered(visit: Visit, language: str = "en") -> tuple[OnSale, Page]:
+    """Return a sale, and the page of a visitor who waits in its room behind `OTHERS`."""
+    offer, slug = crowded()
+    page = visit(language).new_page()
+    page.goto(f"/waiting/{slug}/")
+    page.locator("form button").click()
+    expect(page.locator("[data-shown=headline]")).to_have_text(WORDS[language][1])
+    return offer, page
+
+
+def turns_begun(offer: OnSale) -> int:
+    """Return how many turns have begun, without the one of the first customer in the line, who did not have to wait."""
+    return int(get_redis_connection("default").hlen(room.keys(offer.sale)[2])) - 1
+
+
+@pytest.mark.parametrize("language", TITLES)
+def test_a_hidden_page_tells_the_turn_in_its_title_and_does_not_begin_it(
+    visit: Visit, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "SLOWEST", 2)  # A poll per minute is too slow for a test.
+    waiting, turn = TITLES[language]
+    offer, page = entered(visit, language)
+    # Some have been admitted since, but the line still has hundreds.
+    expect(page).to_have_title(re.compile(re.escape(waiting).replace("811", "(8[01][0-9]|7[0-9]{2})")))
+    page.evaluate(HIDE)
+    set_rate(offer, 100)
+    expect(page).to_have_title(re.compile(f"^{turn}"), timeout=SLOW)
+    page.wait_for_timeout(3000)  # Every poll would begin the turn now, and there was one in two seconds.
+    assert turns_begun(offer) == 0
+    page.evaluate(RETURN)
+    page.wait_for_url("**/sales/tonight/")
+    expect(page.locator(".buying button")).to_have_text(WORDS[language][2])
+    assert turns_begun(offer) == 1
+
+
+def test_a_turn_that_begins_on_a_hidden_page_is_told_in_its_title(visit: Visit) -> None:
+    """If the rate rises a lot, the next poll finds the turn before the page expects it."""
+    offer, page = entered(visit)
+    page.evaluate(HIDE)
+    set_rate(offer, 5000)
+    read = offers.get(offer.sale)
+    assert read is not None
+    room.look(read, 100_001)  # The new rate counts from here.
+    page.wait_for_timeout(1000)
+    page.evaluate("dispatchEvent(new Event('online'))")
+    expect(page).to_have_title(re.compile("^It is your turn · "), timeout=SLOW)
+    assert (turns_begun(offer), "/waiting/" in page.url) == (1, True)
+    page.evaluate(RETURN)
+    page.wait_for_url("**/sales/tonight/")
+
+
+def test_a_return_to_the_page_polls_once_in_two_seconds(visit: Visit) -> None:
+    """The shop has set a pause of a minute, in which the place would be old."""
+    offer, page = entered(visit)
+    polls: list[str] = []
+    page.on("request", lambda request: polls.append(request.url) if request.url.endswith("/waiting/") else None)
+    page.wait_for_timeout(2000)
+    assert polls == []
+    with page.expect_response(f"**/api/sales/{offer.sale}/waiting/"):
+        page.evaluate(RETURN)
+    for _ in range(5):
+        page.evaluate(RETURN)
+    page.wait_for_timeout(1000)
+    assert len(polls) == 1
+    with page.expect_response(f"**/api/sales/{offer.sale}/waiting/"):
+        page.wait_for_timeout(1500)
+    assert len(polls) == 2

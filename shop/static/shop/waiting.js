@@ -1,12 +1,16 @@
 // The script of a waiting room's page. It polls the visitor's place at the interval that the shop sets, and opens the
 // page of the sale when it is their turn. Entering the room is a form, which needs no script.
+//
+// The minutes of a turn begin with the poll that finds it. A hidden page does not send that poll: it says in its title
+// that it is the visitor's turn, and polls when they return to it. Their place is kept until then.
 
-import { ask } from "./asking.js";
+import { ask, local } from "./asking.js";
 import { about, fill, page, show, pollPause } from "./page.js";
 import { showTime } from "./times.js";
 
 const NEWS = 8; // average seconds between two polls of the sale's figures
 const NEWS_PER_SECOND = 5000; // approximate maximum of these polls per second, from all visitors of a room
+const FASTEST = 2; // minimum seconds between two polls, however often the visitor returns to the page
 const LONGEST_PAUSE = 60; // maximum seconds between two attempts without a response
 
 const section = document.querySelector(".room");
@@ -18,12 +22,26 @@ let opensAt = page.opensAt;
 let access = ""; // token of the API
 let failures = 0;
 let timer = 0;
+let polled = local(); // time of the latest poll; the server has polled for the first time
+let polling = false;
+let turnAt = turnOf(page); // time at which the turn comes, by the latest estimate
+
+function turnOf({ estimate }) {
+  return local() + 1000 * (estimate ?? Infinity);
+}
+
+function showTitle(name, standing) {
+  const { title } = page.texts[name];
+  document.title = title ? `${fill(title, standing)} · ${page.title}` : page.title;
+}
 
 function render(standing) {
   // A visitor who had a place and has none now has lost it.
   if (standing.state !== "outside") state = standing.state;
   else if (state !== "outside") state = "lost";
   entered = standing.entered;
+  turnAt = turnOf(standing);
+  showTitle(state, standing);
   const { headline, note } = page.texts[state];
   section.dataset.state = state;
   show(part("headline"), fill(headline, standing));
@@ -56,9 +74,21 @@ async function look({ again = true } = {}) {
 
 async function poll() {
   clearTimeout(timer);
+  if (polling) return;
+  if (document.hidden && local() + 1000 >= turnAt) { // The estimate is rounded up to a second.
+    return part("paused").hidden ? showTitle("admitted", {}) : later(NEWS); // During a pause, no turn comes.
+  }
+  polling = true;
+  polled = local();
   const standing = await look();
+  polling = false;
   if (standing === null) return location.reload();
-  if (standing?.state === "admitted") return location.replace(page.sale);
+  if (standing?.state === "admitted") {
+    // Right after the opening, or if the rate has risen, the turn begins before the page expects it. Stay: the title of
+    // the sale's page would not say so.
+    if (document.hidden) return showTitle("admitted", {});
+    return location.replace(page.sale);
+  }
   failures = standing ? 0 : failures + 1;
   show(part("connection"), failures ? page.connection : "");
   if (standing) render(standing);
@@ -87,5 +117,8 @@ async function news() {
 }
 
 addEventListener("online", poll);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) later(Math.max(0, FASTEST - (local() - polled) / 1000));
+});
 later(page.pollAfter);
 news();
