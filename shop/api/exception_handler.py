@@ -24,6 +24,7 @@ from shop.api.problems import Problem, response
 from shop.models import Order
 from shop.orders import payments, states
 from shop.orders.errors import (
+    FewerLeft,
     KeyReused,
     NoGuests,
     NotCancellable,
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (errors.SoldOut, problems.SOLD_OUT),
+    (FewerLeft, problems.SOLD_OUT),
     (errors.OverLimit, problems.OVER_LIMIT),
     (errors.UnknownCustomer, problems.UNAUTHENTICATED),
     (errors.SaleClosed, problems.SALE_NOT_OPEN),
@@ -151,6 +153,8 @@ def _response_to(error: Exception, problem: Problem, request: Request) -> HttpRe
     match error:
         case errors.SoldOut():
             members = {"sku": error.sku, "wanted": error.wanted, "left": error.left}
+        case FewerLeft():
+            members = {"sku": error.sku, "wanted": error.wanted}
         case errors.TryAgain():
             # Log the cause instead of sending it, because it contains names of servers and keys. An unknown strategy is
             # an error, because an operator has to correct the settings.

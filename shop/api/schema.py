@@ -83,7 +83,8 @@ MEMBERS: dict[problems.Problem, dict[str, Any]] = {
     problems.INVALID: {
         "detail": "Correct the fields that `errors` lists.",
         "errors": [{"pointer": "#/sale", "detail": "This field is required."}],
-    }
+    },
+    problems.SOLD_OUT: {"detail": "lamp: 3 wanted, 2 left", "sku": "lamp", "wanted": 3, "left": 2},
 }
 """Additional members of the examples, by problem type."""
 PROBLEM = {
@@ -95,6 +96,13 @@ PROBLEM = {
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {"type": "string"},
+        "sku": {"type": "string", "description": "The product that the problem is about."},
+        "wanted": {"type": "integer", "description": "With `sold-out`: the units that the order wanted of it."},
+        "left": {
+            "type": "integer",
+            "description": "With `sold-out`: the units that are left of it. Missing if some are left and the sale does "
+            "not show the exact number.",
+        },
         "errors": {
             "type": "array",
             "items": {

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from inventory.errors import Refusal
+from inventory.errors import Refusal, SoldOut
+from shop.models import Sale
 
 
 class OrderError(Exception):
@@ -52,6 +53,29 @@ class PriceChanged(OrderError):
             "; ".join(f"{item.sku} costs {item.price:.2f}, not {item.expected:.2f}" for item in items) + "."
         )
         self.items = items
+
+
+class FewerLeft(OrderError):
+    """Some units are left, but fewer than wanted, in a sale that does not show how many."""
+
+    def __init__(self, sku: str, *, wanted: int) -> None:
+        super().__init__(f"{sku}: fewer than {wanted} are left")
+        self.sku = sku
+        self.wanted = wanted
+
+
+def shortage_for_customer(shortage: SoldOut, stock_shown: str) -> SoldOut | FewerLeft:
+    """Return the error that tells a customer of a shortage as much as the sale shows.
+
+    Without it, an order for more units than there can be would reveal the exact number without buying anything. Zero is
+    told, because every sale shows that it is sold out.
+
+    Args:
+        stock_shown: a value of `Sale.StockShown`.
+    """
+    if stock_shown == Sale.StockShown.EXACT or not shortage.left:
+        return shortage
+    return FewerLeft(shortage.sku, wanted=shortage.wanted)
 
 
 class SaleNotOpen(OrderError):

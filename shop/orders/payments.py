@@ -20,6 +20,7 @@ from psycopg.errors import UniqueViolation
 from inventory.errors import OverLimit, SoldOut
 from shop.models import Order, Payment, Refund, UnmatchedReport
 from shop.orders import states, unmatched
+from shop.orders.errors import shortage_for_customer
 from shop.orders.lookup import why_never_saved
 from shop.orders.saving import retake_units
 
@@ -157,7 +158,10 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
                 with transaction.atomic():
                     retake_units(order)
             except (SoldOut, OverLimit) as refused:
-                note = f"The order is {order.state}. {refused}"
+                why: Exception = refused
+                if isinstance(refused, SoldOut):
+                    why = shortage_for_customer(refused, order.sale.stock_shown)  # The customer reads the note.
+                note = f"The order is {order.state}. {why}"
             else:
                 note, outcome = f"The order was {order.state}. Its units were taken again.", Payment.Outcome.PAID
         case _:

@@ -17,7 +17,7 @@ import msgspec
 from redis import RedisError
 
 from inventory import sold_out
-from inventory.errors import Duplicate, InventoryError, OverLimit, StockNotLoaded, StockUnavailable
+from inventory.errors import Duplicate, InventoryError, OverLimit, SoldOut, StockNotLoaded, StockUnavailable
 from inventory.requests import OrderRequest, Placement, RequestItem
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
@@ -35,6 +35,7 @@ from shop.orders.errors import (
     StillRunning,
     UnknownProduct,
     UnknownSale,
+    shortage_for_customer,
 )
 from shop.orders.ids import new_order_id
 from shop.orders.lookup import order_under_key
@@ -109,7 +110,10 @@ def place_order(
             raise StillRunning(RUNNING) from refused
         strategy = None if offer is None else registry.get(offer.strategy)
         return order_under_key(strategy, customer, key, hash_of_body(sale, quantities, expected_prices), refused)
-    return place_request(request, offer, registry.get(offer.strategy))
+    try:
+        return place_request(request, offer, registry.get(offer.strategy))
+    except SoldOut as shortage:
+        raise shortage_for_customer(shortage, offer.stock_shown) from shortage
 
 
 def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Placed:

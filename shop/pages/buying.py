@@ -23,6 +23,7 @@ from shop.api.serializers import MAX_ID, MAX_QUANTITY
 from shop.api.throttles import OrderRate
 from shop.models import Order, Sale, SaleItem
 from shop.orders.errors import (
+    FewerLeft,
     KeyReused,
     NoGuests,
     OrderError,
@@ -252,6 +253,9 @@ def answer_to(refused: Exception, sale: Sale, product: int) -> Exception:
         case errors.SoldOut() if refused.left > 0:
             message = _("Only %(left)s left. Nothing was bought. Order fewer units.")
             return FormShownAgain(409, message % {"left": refused.left}, quantity=refused.left)
+        case FewerLeft():
+            message = _("Fewer than %(wanted)s are left. Nothing was bought. Order fewer units.")
+            return FormShownAgain(409, message % {"wanted": refused.wanted})
         case errors.SoldOut():
             message = _(
                 "Sold out. Nothing was bought. Orders that are not paid within %(minutes)s minutes give their units "

@@ -41,6 +41,10 @@ PATTERNS = (
         gettext_noop("Sold out: of “%(product)s”, %(wanted)s were wanted and %(left)s were left."),
     ),
     (
+        re.compile(r"(?P<product>.+): fewer than (?P<wanted>\d+) are left"),
+        gettext_noop("Sold out: of “%(product)s”, %(wanted)s were wanted and fewer were left."),
+    ),
+    (
         re.compile(r"(?P<product>.+): at most (?P<limit>\d+) per customer, (?P<taken>\d+) taken already"),
         gettext_noop("The limit of “%(product)s” is %(limit)s per customer, and you have %(taken)s already."),
     ),

@@ -191,6 +191,7 @@ def for_script(sale: Sale) -> dict[str, Any]:
                 "happens, you can press Buy here. If you have ordered already, look at My orders."
             ).replace("{minutes}", str(minutes)),
             "too-few": _("Only {left} left. Choose fewer."),
+            "fewer-left": _("Fewer than {wanted} are left. Choose fewer."),
             "limit-reached": _(
                 "At most {limit} for each customer in this sale; you have bought {taken}. Nothing was bought now."
             ),

@@ -43,6 +43,7 @@ class Offer:
         waiting_room: whether an order needs a ticket of `shop.waiting`.
         admitted_per_second: customers that the waiting room admits per second.
         guest_checkout: whether guests may buy in the sale.
+        stock_shown: what customers may see of the units left, a value of `Sale.StockShown`.
         product_ids: product ids by sku.
     """
 
@@ -59,6 +60,7 @@ class Offer:
     admitted_per_second: int | None = None
     paused: bool = False
     guest_checkout: bool = False
+    stock_shown: str = Sale.StockShown.EXACT
     product_ids: Mapping[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -171,4 +173,5 @@ def _offer_of(sale: Sale, items: Sequence[OfferItem], clock: Clock) -> Offer:
         sale.admitted_per_second,
         sale.paused_at is not None,
         sale.guest_checkout,
+        sale.stock_shown,
     )

@@ -118,6 +118,24 @@ def test_refusals_say_why(buyer: Buyer, offer: OnSale) -> None:
     assert_sold(a=2)
 
 
+@pytest.mark.parametrize("strategy", ["guarded-update", "lua", "lua-queue", "segmented-redis", "group-commit"])
+@pytest.mark.parametrize("stock_shown", ["hidden", "few"])
+def test_a_sale_that_hides_the_number_left_does_not_tell_it_in_a_refusal(
+    buyer: Buyer, stock_shown: str, strategy: str
+) -> None:
+    """An order for more than can be left buys nothing, so it must not be a way to ask for the number."""
+    offer = on_sale({"c": 30}, strategy=strategy)
+    Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
+    for _ in range(2):  # the second time perhaps from the memory of `inventory.sold_out`
+        problem = assert_problem(buyer.order(order_body(offer, c=100)), 409, "sold-out")
+        assert (problem["sku"], problem["wanted"], problem["detail"]) == ("c", 100, "c: fewer than 100 are left")
+        assert "left" not in problem
+        assert "30" not in str(problem)
+    assert buyer.order(order_body(offer, c=30)).status_code in (201, 202)
+    problem = assert_problem(buyer.order(order_body(offer, c=1)), 409, "sold-out")
+    assert (problem["wanted"], problem["left"]) == (1, 0), "each sale shows that it is sold out"
+
+
 def test_a_key_in_progress_is_409_with_retry_after(
     buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
 ) -> None:

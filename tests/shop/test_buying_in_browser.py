@@ -196,6 +196,28 @@ def test_who_is_not_logged_in_reads_that_nothing_can_be_bought(enter: Enter) -> 
     expect(page.locator(".buying a.button")).to_be_hidden()
 
 
+@pytest.mark.parametrize(
+    ("language", "fewer"), [("en", "Fewer than 100 are left. Choose"), ("zh-hans", "剩余不足 100 件")]
+)
+def test_a_sale_that_hides_the_number_left_says_only_that_fewer_are_left(
+    enter: Enter, language: str, fewer: str
+) -> None:
+    customer, offer, address = prepared(units=37)
+    Sale.objects.filter(pk=offer.sale).update(stock_shown="hidden")
+    page = opened(enter(customer, language), address)
+    shows(page, SAYS[language]["buy"])
+    page.locator(".buying input[name=quantity]").fill("100")
+    with page.expect_response(ORDERS) as refused:
+        button(page).click()
+    assert "left" not in refused.value.json()
+    expect(page.locator(".note")).to_contain_text(fewer)
+    expect(page.locator(".note")).not_to_contain_text("37")
+    shows(page, SAYS[language]["buy"])
+    page.locator(".buying input[name=quantity]").fill("37")
+    button(page).click()
+    shows(page, SAYS[language]["yours"])
+
+
 def test_figures_from_before_the_refusal_do_not_say_buy_again(enter: Enter) -> None:
     """Figures older than a refusal do not show "Buy" again. Control: figures that may be newer do."""
     customer, offer, address = prepared(units=1)

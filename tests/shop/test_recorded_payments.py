@@ -15,7 +15,7 @@ from django.test import Client
 
 from inventory.models import StockItem
 from shop.admin import recording
-from shop.models import Order, Payment, Refund, UnmatchedReport
+from shop.models import Order, Payment, Refund, Sale, UnmatchedReport
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order
 from tests.factories import on_sale
@@ -130,6 +130,17 @@ def test_an_order_that_ended_is_paid_if_its_units_can_be_taken_again(
     assert Payment.objects.get().outcome == outcome
     assert (state(order.pk), StockItem.objects.get().on_hand) == (("paid", 0) if left == 2 else (ended, 1))
     assert ("Its units were taken again." in said, "19.80 EUR is due for refund." in said) == (left == 2, left == 1)
+
+
+@pytest.mark.parametrize(
+    ("stock_shown", "why"), [("exact", "a: 2 wanted, 1 left"), ("few", "a: fewer than 2 are left")]
+)
+def test_the_note_for_the_customer_tells_as_much_as_the_sale_shows(order: Order, stock_shown: str, why: str) -> None:
+    Sale.objects.update(stock_shown=stock_shown)
+    cancel_order(order.pk, customer=order.customer_id)
+    StockItem.objects.update(on_hand=1)
+    payments.receive_payment("pay_1", order=order.pk, amount=order.total)
+    assert Payment.objects.get().note == f"The order is cancelled. {why}"
 
 
 def test_a_rejected_order_is_not_paid(admin_client: Client, order: Order) -> None:

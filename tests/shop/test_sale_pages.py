@@ -513,6 +513,25 @@ def test_what_is_sold_out_is_said_with_what_is_left(customer: int, language: str
     assert (answer.status_code, none in text_of(answer)) == (409, True)
 
 
+@pytest.mark.parametrize("stock_shown", ["hidden", "few"])
+@pytest.mark.parametrize(
+    ("language", "fewer"),
+    [("en", "Fewer than 100 are left. Nothing was bought."), ("zh-hans", "剩余不足 100 件，这次没有")],
+)
+def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(
+    customer: int, language: str, fewer: str, stock_shown: str
+) -> None:
+    offer, client = on_sale({"a": 37}), visitor_of(customer)
+    Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
+    fields = form_of(client, offer)
+    answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": 100})
+    text = text_of(answer)
+    assert (answer.status_code, fewer in text, 'name="quantity" value="100"' in text) == (409, True, True)
+    assert not re.search(r"\b37\b|只剩", re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL))
+    assert client.post(page_of(offer, "buy/"), {**fields, "quantity": 37}).status_code == 302
+
+
 def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
     client, coming = visitor_of(customer), on_sale({"a": 1}, opens=HOUR, closes=2 * HOUR)
     opens = Sale.objects.get(pk=coming.sale).opens_at

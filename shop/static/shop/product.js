@@ -193,7 +193,8 @@ export class Product {
 
   async refused(name, key, type, problem) {
     const price = problem.items?.find((item) => item.product === this.id)?.price;
-    if (type === "sold-out" && !problem.left) this.emptyUntil = local() + SETTLED;
+    // Without `left`, some units are left, and the sale does not show how many.
+    if (type === "sold-out" && problem.left === 0) this.emptyUntil = local() + SETTLED;
     else if (name === this.name) this.refusal = { ...problem, type, price };
     if (type === "waiting-room" && name === this.name) {
       visit.room = null;

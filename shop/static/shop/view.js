@@ -21,7 +21,9 @@ function duration(milliseconds) {
 function reason({ refusal, atLimit }) {
   if (!refusal || refusal.type === "price-changed") return "";
   const { type, left } = refusal;
-  const kind = (type === "sold-out" && left && "too-few") || (atLimit && "limit-reached") || type;
+  // The problem has no `left` if the sale does not show how many units are left.
+  const shortage = type === "sold-out" && (left === undefined ? "fewer-left" : left && "too-few");
+  const kind = shortage || (atLimit && "limit-reached") || type;
   return fill(notes[kind] ?? notes.refused, refusal);
 }
 
