@@ -48,6 +48,10 @@ BATCH = 1000
 LOOKS = 20_000
 FIRST = 1_000_000
 """Id of the first customer. It has as many digits as in a large shop."""
+RATE = 100
+"""Customers that the large room admits per second."""
+AT_ONCE = RATE * room.BURST
+"""Maximum turns of the large room that begin at once."""
 EMPTY_ROOM = 200_000
 """Maximum bytes of Redis for a room in addition to its places: its keys, and the script."""
 
@@ -111,7 +115,7 @@ def measure_large_room(entrants: int) -> dict[str, float]:
     offer = Offer(
         *(1, "", opens_at, opens_at + timedelta(hours=2), STRATEGY, True, {}, "EUR", clock),
         waiting_room=True,
-        admitted_per_second=100,
+        admitted_per_second=RATE,
     )
     with valkey.temporary() as server, Redis.from_url(server.url) as client:
         before = client.info("memory")["used_memory"]
@@ -123,7 +127,11 @@ def measure_large_room(entrants: int) -> dict[str, float]:
         late = range(FIRST + entrants, FIRST + entrants + len(sample))
         came = send(client, offer, late, opens_at + timedelta(seconds=1), enters=True)
         waiting = client.info("memory")["used_memory"]
-        send(client, offer, sample, opens_at + timedelta(seconds=entrants), enters=False)  # By now all are admitted.
+        # By now all are admitted. Turns begin at the rate, so each batch looks when there are tokens for it.
+        everybody_admitted = opens_at + timedelta(seconds=entrants)
+        for number, first in enumerate(range(0, len(sample), AT_ONCE)):
+            moment = everybody_admitted + number * timedelta(seconds=room.BURST)
+            send(client, offer, sample[first : first + AT_ONCE], moment, enters=False)
         turns = client.info("memory")["used_memory"] - waiting
     return {
         "entrants": entrants,

@@ -264,7 +264,7 @@ class StandingSerializer(serializers.Serializer[Any]):
     )
     entered = serializers.IntegerField(help_text="Places that were given.")
     place = serializers.IntegerField(allow_null=True, help_text="Your number in the line. Null before the draw.")
-    ahead = serializers.IntegerField(allow_null=True, help_text="Customers before you who are not admitted yet.")
+    ahead = serializers.IntegerField(allow_null=True, help_text="Customers before you whose turn has not come.")
     estimate = serializers.IntegerField(allow_null=True, help_text="Seconds until your turn, at the present rate.")
     poll_after = serializers.IntegerField(help_text="Seconds after which to look again, not earlier.")
     ticket = serializers.CharField(allow_null=True, help_text="Send it as `Waiting-Ticket` with your orders.")

@@ -44,6 +44,14 @@ TURN = timedelta(minutes=10)
 """How long a ticket is valid, from the request in which the customer first learns that they are admitted."""
 KEPT = timedelta(days=1)
 """How long places are kept after the sale has closed."""
+BURST = 15
+"""Seconds of the rate for which turns may begin at once. In any number of seconds, at most `rate * (seconds + BURST)`
+turns begin, however many admitted customers come back at the same time.
+
+In a large room, the polls after the opening are spread over `SPREAD` seconds. So turns begin up to `SPREAD / 4` seconds
+later than the rate allows, and then faster. This is twice that, because pages poll late; a much smaller burst would
+delay customers of every large sale.
+"""
 FASTEST, SLOWEST = 2, 60
 """Seconds between two polls of a customer whose turn is near, and of one whose turn is far."""
 SOON = 10
@@ -65,7 +73,8 @@ class Standing:
             order until the ticket expires. `ended`: the turn is over, and entering again leads to the end of the line.
         entered: number of places given.
         place: number in the line, from 1, which never changes; None outside and before the draw.
-        ahead: customers before this one who are not admitted yet; None without a place.
+        ahead: customers before this one whose turn has not come yet; None without a place. It is approximate while
+            many admitted customers come back at once.
         estimate: seconds until the turn at the present rate; None without a place.
         poll_after: seconds after which to poll again.
         ticket: empty if the customer is not admitted.
@@ -130,6 +139,8 @@ def arguments(offer: Offer, customer: int, now: datetime, *, enters: bool) -> li
         0 if offer.paused else offer.admitted_per_second,
         TURN // timedelta(milliseconds=1),
         int(enters),
+        BURST * 1000,
+        LOOKS_PER_SECOND,
     ]
 
 
@@ -151,7 +162,7 @@ def _stand(offer: Offer, customer: int, *, enters: bool) -> Standing:
 
 
 def _standing(
-    offer: Offer, customer: int, now: datetime, place: int, admitted: int, entered: int, ends: int
+    offer: Offer, customer: int, now: datetime, place: int, admitted: int, entered: int, ends: int, late: int
 ) -> Standing:
     rate = offer.admitted_per_second or 1
     if not place:
@@ -168,8 +179,15 @@ def _standing(
         ticket = tickets.issue(offer, customer, ends_at)
         left = ceil((ends_at - now).total_seconds())
         return Standing("admitted", entered, place, 0, 0, left, ticket, ends_at)
-    ahead = max(0, place - 1 - admitted // 1000)
-    estimate = max(1, ceil((place - admitted / 1000) / rate))
+    if place * 1000 <= admitted:
+        # The customer was away when their turn came. Others were, too, and all begin at the rate, in the order in which
+        # they poll.
+        estimate = max(1, ceil(late / rate))
+        pause = max(BURST if offer.paused else min(estimate, BURST), late / LOOKS_PER_SECOND)
+        pace = max(FASTEST, ceil(random.uniform(0.5, 1.5) * pause))  # noqa: S311 - no secret
+        return Standing("waiting", entered, place, max(0, late - 1), estimate, pace)
+    ahead = max(0, place - 1 - admitted // 1000) + late
+    estimate = max(1, ceil((place - admitted / 1000 + late) / rate))
     slowest = max(SLOWEST, (entered - admitted // 1000) // LOOKS_PER_SECOND)
     # Poll after half of the estimated time, so that each customer polls only a few times, and early enough if the rate
     # rises.

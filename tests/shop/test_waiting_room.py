@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import random
 import tracemalloc
-from collections import Counter
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from heapq import heapify, heappop, heappush
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +31,7 @@ from shop.waiting import room
 from shop.waiting.errors import RoomFull, RoomUnavailable
 from tests.factories import OnSale, at_once, new_customer
 from tests.shop.conftest import Buyer, Gone, assert_problem, order_body
-from tests.shop.waiting_support import enter_all, offer_at, places, set_rate, states, with_room
+from tests.shop.waiting_support import Stopped, enter_all, offer_at, places, set_rate, states, with_room
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -400,6 +404,176 @@ def test_looks_are_limited_for_each_customer(buyer: Buyer, other_buyer: Buyer, m
     refused = assert_problem(buyer.get(address), 429, "too-fast")
     assert f"places in waiting rooms {throttles.LOOKS} times in a second" in refused["detail"]
     assert other_buyer.get(address).status_code == 200
+
+
+# Customers who come back at once
+
+RETURNED = range(1, 601)
+AT = 600.0
+"""Seconds after the opening at which the customers of the draw look for the first time; at rate 1 all are admitted."""
+
+
+def turns_begun(
+    sale: OnSale, first_looks: dict[int, float], until: float
+) -> tuple[dict[int, float], dict[int, list[tuple[float, room.Standing]]]]:
+    """Let customers poll when the room says. Return when each turn began, and all that each was told before."""
+    events = [(moment, customer) for customer, moment in first_looks.items()]
+    heapify(events)
+    begun: dict[int, float] = {}
+    told: dict[int, list[tuple[float, room.Standing]]] = defaultdict(list)
+    template = offer_at(sale, 0)
+    while events and events[0][0] <= until:
+        moment, customer = heappop(events)
+        now = replace(template, clock=Stopped(template.opens_at + timedelta(seconds=moment), 0))
+        standing = room.look(now, customer)
+        if standing.state == "admitted":
+            begun[customer] = moment
+        else:
+            told[customer].append((moment, standing))
+            heappush(events, (moment + standing.poll_after, customer))
+    return begun, told
+
+
+def most_in(seconds: float, moments: list[float]) -> int:
+    """Return the largest number of moments within so many seconds."""
+    moments = sorted(moments)
+    return max(bisect_right(moments, moment + seconds) - index for index, moment in enumerate(moments))
+
+
+def all_in_the_draw(rate: int = 1, customers: Sequence[int] = RETURNED) -> OnSale:
+    sale = with_room(rate=rate, coming=True)
+    enter_all(offer_at(sale, -1), customers)
+    room.look(offer_at(sale, 0), customers[0])  # The first look after the opening records it.
+    return sale
+
+
+def admitted_at_once(at: float = AT) -> int:
+    """Let a draw of 600 look for the first time when all are admitted. Return how many turns begin at once."""
+    sale = all_in_the_draw()
+    return states(offer_at(sale, at), RETURNED).count("admitted")
+
+
+def test_customers_who_come_back_at_once_begin_at_the_rate() -> None:
+    assert admitted_at_once() == room.BURST
+
+
+def test_without_tokens_they_would_all_begin_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: without the tokens, an outage ends with a burst of all who were admitted in it."""
+    guard = "if tokens > 0.999 then"
+    assert guard in room.SCRIPT
+    monkeypatch.setattr(room, "SCRIPT", room.SCRIPT.replace(guard, "if true then"))
+    assert admitted_at_once() == AT
+
+
+def test_a_crowd_that_comes_back_is_told_an_honest_estimate_and_keeps_its_places() -> None:
+    """After an outage of ten minutes, 200 come back within two seconds; the others stay away, and take no token."""
+    sale = all_in_the_draw()
+    line = places(offer_at(sale, 0), RETURNED)
+    back = list(RETURNED)[::3]
+    begun, told = turns_begun(sale, {one: AT + 2 * index / len(back) for index, one in enumerate(back)}, AT + 400)
+    moments = list(begun.values())
+    assert sorted(begun) == sorted(back), "nobody starves"
+    for seconds in (0, 1, 10, 60, 150):
+        assert most_in(seconds, moments) <= seconds + room.BURST + 1
+    assert max(moments) - AT <= len(back) * 1.25, "nearly no token is lost"
+    assert all(standing.place == line[one - 1] for one in back for _, standing in told[one])
+    assert {standing.state for one in back for _, standing in told[one]} == {"waiting"}
+    first = [told[one][0] for one in back if told[one]]
+    estimated = sum(standing.estimate or 0 for _, standing in first) / len(first)
+    waited = sum(begun[one] - told[one][0][0] for one in back if told[one]) / len(first)
+    assert 0.67 * waited <= estimated <= 1.5 * waited
+    assert all(room.FASTEST <= standing.poll_after <= 1.5 * room.BURST + 1 for _, standing in first)
+
+
+def test_the_line_waits_for_those_who_come_back_and_is_told_so() -> None:
+    sale = all_in_the_draw()
+    line = places(offer_at(sale, 0), RETURNED)
+    (last,) = (one for one in RETURNED if line[one - 1] == len(RETURNED))
+    others = [one for one in RETURNED if one != last][::6]
+    assert room.look(offer_at(sale, 500), last).estimate == 100
+    come_back = [one for one in others if (line[one - 1] or 0) <= 500]
+    refused = states(offer_at(sale, 500), come_back).count("waiting")
+    assert refused == len(come_back) - room.BURST
+    standing = room.look(offer_at(sale, 500), last)
+    assert (standing.ahead, standing.estimate) == (99 + refused, 100 + refused)
+    assert room.look(offer_at(sale, 500 + room.BURST), last).place == len(RETURNED)
+    admitted = room.look(offer_at(sale, 500 + room.BURST), last).estimate
+    assert admitted is not None
+    assert admitted >= 100, "nobody was admitted while those before them waited"
+
+
+def delayed(burst: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Open a sale with a large draw whose customers all poll. Return how many wait although their place is admitted."""
+    random.seed(burst)
+    monkeypatch.setattr(room, "BURST", burst)
+    monkeypatch.setattr(room, "LOOKS_PER_SECOND", 10)  # spreads the first looks over 30 s, as in a large room
+    customers, rate = range(1, 301), 8
+    sale = with_room(rate=rate, coming=True)
+    enter_all(offer_at(sale, -1), customers)
+    looks = {one: room.look(offer_at(sale, -1), one).poll_after - 1.0 + one / 1000 for one in customers}
+    begun, told = turns_begun(sale, looks, 120)
+    assert len(begun) == len(customers)
+    return sum(any((each.place or 0) <= rate * moment for moment, each in told[one]) for one in customers)
+
+
+def test_in_a_usual_sale_nobody_waits_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: if tokens were kept for one second only, the spread looks at the opening would be delayed."""
+    assert delayed(room.BURST, monkeypatch) == 0
+    assert delayed(1, monkeypatch) > 0
+
+
+def test_turns_of_customers_who_come_back_do_not_begin_in_a_pause() -> None:
+    sale = all_in_the_draw()
+    paused = offer_at(sale, AT, paused=True)
+    assert states(paused, RETURNED).count("admitted") == 0
+    later = offer_at(sale, AT + 600, paused=True)
+    asleep = room.look(later, 1)
+    assert (asleep.state, asleep.poll_after >= room.BURST // 2) == ("waiting", True)
+    assert states(offer_at(sale, AT + 601), RETURNED).count("admitted") <= room.BURST
+
+
+def test_another_rate_holds_for_customers_who_come_back() -> None:
+    sale = all_in_the_draw()
+    assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
+    set_rate(sale, 20)
+    assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
+    assert states(offer_at(sale, AT + 2), RETURNED).count("admitted") == room.BURST + 40
+    set_rate(sale, 1)
+    assert states(offer_at(sale, AT + 100), RETURNED).count("admitted") <= room.BURST + 40 + room.BURST
+
+
+def test_a_restart_of_valkey_gives_no_tokens(own_valkey: Valkey) -> None:
+    sale = all_in_the_draw()
+    assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
+    own_valkey.stop()
+    own_valkey.start()
+    assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
+    assert states(offer_at(sale, AT + 5), RETURNED).count("admitted") == room.BURST + 5
+
+
+def test_a_full_redis_gives_no_burst(full: Callable[[], AbstractContextManager[None]]) -> None:
+    sale = all_in_the_draw()
+    with full():
+        assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
+        assert states(offer_at(sale, AT + 3), RETURNED).count("admitted") == room.BURST + 3
+
+
+def test_a_room_of_an_older_version_goes_on(redis: Redis) -> None:
+    """The gate of a room that was opened before the update has no tokens. Those of the time since then arrive."""
+    sale = all_in_the_draw()
+    redis.hdel(room.keys(sale.sale)[1], "tokens", "filled", "late", "late_at")
+    assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
+
+
+def test_a_look_of_a_late_customer_reads_no_list_of_others(redis: Redis) -> None:
+    sale = all_in_the_draw()
+    states(offer_at(sale, AT), RETURNED)
+    late = next(one for one in RETURNED if room.look(offer_at(sale, AT), one).state == "waiting")
+    redis.config_resetstat()
+    room.look(offer_at(sale, AT), late)
+    sent = {name.removeprefix("cmdstat_"): row["calls"] for name, row in redis.info("commandstats").items()}
+    assert sent.pop("evalsha") == 1
+    assert set(sent) - {"config|resetstat", "info"} <= {"zrank", "zcard", "hmget", "hget", "hlen", "hset", "pexpireat"}
 
 
 # Memory of a web process
