@@ -64,6 +64,17 @@ def test_without_the_lab_no_page_leads_there(visitor: Client) -> None:
     assert (off.status_code, "LAB_ENABLED=1" in text(off)) == (404, True)
 
 
+@pytest.mark.usefixtures("lab_disabled")
+@pytest.mark.parametrize("repository", ["", "https://git.example/shop"])
+def test_without_the_lab_the_door_to_learn_leads_to_the_lessons(
+    visitor: Client, settings: Any, repository: str
+) -> None:
+    settings.REPOSITORY_URL = repository
+    doors = text(visitor.get("/")).partition('class="doors"')[2]
+    lessons = [f"{repository}/blob/main/docs/teaching.md"] if repository else []
+    assert re.findall('href="([^"]+)"', doors) == ["/sales/", "/admin/", *lessons, "/api/docs/"]
+
+
 @pytest.mark.parametrize("path", ["/", "/sales/", *slow("/lab/"), "/nothing/", "/api/problems/sold-out/"])
 def test_every_page_leads_to_shop_lab_api_and_admin(visitor: Client, path: str) -> None:
     head = text(visitor.get(path, headers={"Accept": BROWSER})).partition('<header class="top">')[2]
