@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.test import Client
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
 
 from shop.models import Sale
 from shop.pages import login_hint
+from shop.pages.page import page
 from tests.factories import on_sale
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -87,3 +89,16 @@ def test_pages_that_a_proxy_caches_set_no_cookie(user: User) -> None:
             answer = client.get(path)
             assert "public" in answer.headers["Cache-Control"]
             assert not answer.cookies, path
+
+
+@pytest.mark.parametrize(("kept", "status", "told"), [("public", 200, 0), ("private", 503, 0), ("private", 200, 1)])
+def test_a_public_page_and_a_server_error_set_no_hint(
+    client: Client, user: User, kept: str, status: int, told: int
+) -> None:
+    """Even if they have read the session. The last row is the control."""
+    client.force_login(user)
+    request = RequestFactory().get("/")
+    request.session = client.session
+    assert request.session.get("_auth_user_id") == str(user.pk)
+    answer = page(lambda _: HttpResponse(status=status, headers={"Cache-Control": kept}))(request)
+    assert len(answer.cookies) == told
