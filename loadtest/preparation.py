@@ -18,6 +18,7 @@ from inventory.strategies import registry
 from loadtest.burst import Burst
 from loadtest.lab_api import LabError, call_lab
 from shop.models import Product, Sale, SaleItem
+from shop.sales import load_tests
 from shop.sales.preheat import preheat_sale
 
 
@@ -107,6 +108,7 @@ def prepare(
     opens_at = LONG_AGO if rung else timezone.now()
     sale = Sale.objects.create(
         name=title,
+        slug=load_tests.SLUG_PREFIX + name.removeprefix("burst-"),
         opens_at=opens_at,
         closes_at=opens_at + timedelta(hours=1),
         strategy=NO_STRATEGY if rung else strategy,

@@ -19,6 +19,7 @@ from shop.api.serializers import MAX_QUANTITY
 from shop.models import Sale
 from shop.pages import now
 from shop.pages.page import PageRefused, page
+from shop.sales import load_tests
 
 PAGE_CACHE_CONTROL = "public, s-maxage=5"
 """Cache-Control header that lets a proxy cache the page for five seconds."""
@@ -39,7 +40,7 @@ MODULES = [f"shop/{name}.js" for name in ("asking", "intents", "page", "product"
 def sales(request: HttpRequest) -> HttpResponse:
     """List the open, paused, sold-out and coming sales, and the last few that are over."""
     time = clock.now()
-    found = Sale.objects.prefetch_related("items__product")
+    found = load_tests.listed(Sale.objects.prefetch_related("items__product"))
     running = list(found.filter(opens_at__lte=time, closes_at__gt=time).order_by("closes_at", "pk")[:MAX_SALES])
     figures = now.get_all([sale.slug for sale in running])
     states = [(sale, running_state(figures.get(sale.slug))) for sale in running]

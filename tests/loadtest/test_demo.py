@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
 from django.utils import timezone
 
 from inventory.models import StockItem
@@ -82,6 +83,7 @@ def test_the_demo_ends_with_an_open_sale_and_one_that_comes() -> None:
     began = timezone.now()
     prepare(strategy="lua", units=1, customers=[], limit=1)
     close_bursts(began)
+    assert "Burst: " not in Client().get("/sales/").text, "the storefront lists no burst"
     open_now, coming = open_sales("last-unit")
     now = timezone.now()
     not_over = Sale.objects.filter(closes_at__gt=now).exclude(pk=earlier)

@@ -27,7 +27,7 @@ from shop.models import Order, OrderItem, Sale, SaleItem
 from shop.orders.errors import StillRunning
 from shop.orders.queued import save_queued
 from shop.pages import buying, now
-from shop.sales import offers
+from shop.sales import load_tests, offers
 from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in
 from tests.shop.conftest import Buyer, Gone, assert_problem, buy, raising
 from tests.waiting import wait_for
@@ -71,6 +71,17 @@ def test_the_list_has_open_and_coming_sales_and_the_last_five_that_are_over(clie
     assert shown == ["Now.", "Soon.", "Later.", *(f"Past {number:02}." for number in range(5))]
     assert answer.headers["Cache-Control"] == "public, s-maxage=5"
     assert "Set-Cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(("opens", "closes"), [(-HOUR, HOUR), (HOUR, 2 * HOUR), (-2 * HOUR, -HOUR)])
+def test_sales_of_load_tests_are_in_no_list(client: Client, opens: timedelta, closes: timedelta) -> None:
+    """Control: the same sale is listed under another address."""
+    offer = on_sale({"a": 1}, opens=opens, closes=closes)
+    for slug, listed in ((f"{load_tests.SLUG_PREFIX}1", False), ("tested-load", True)):
+        Sale.objects.filter(pk=offer.sale).update(slug=slug)
+        assert (f'href="/sales/{slug}/"' in client.get("/sales/").text) is listed
+        assert (f'href="/sales/{slug}/"' in client.get("/").text) is (listed and closes > timedelta())
+        assert client.get(f"/sales/{slug}/").status_code == 200
 
 
 def halted(client: Client, **headers: str) -> str:
