@@ -79,7 +79,7 @@ class Sale(models.Model):
         choices=StockShown,
         default=StockShown.EXACT,
         db_default=StockShown.EXACT,
-        help_text="What pages show of the units left. An order for more is answered with the number that is left.",
+        help_text="What pages and answers to orders tell of the units left. The number itself only if it is exact.",
     )
     opens_at = models.DateTimeField(db_index=True)
     closes_at = models.DateTimeField()

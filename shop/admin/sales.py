@@ -42,13 +42,6 @@ class ProductAdmin(CheckedAdmin):
         return ("sku",) if obj else ()
 
 
-STOCK_SHOWN_HELP = (
-    "What pages and answers to orders tell of the units left. Only a sale that shows the exact number answers an order "
-    "for more with the number that is left; the others answer that fewer are left."
-)
-"""Help text of the field in the form. The model's, which a migration would have to change, says less."""
-
-
 class SaleForm(forms.ModelForm):
     """The form of a sale. It is refused if the sale has changed since, so that it cannot reopen a closed sale."""
 
@@ -60,8 +53,6 @@ class SaleForm(forms.ModelForm):
             self.fields["shown"].initial = digest(self.instance)
         if "strategy" in self.fields:
             self.fields["strategy"].help_text = help_text()
-        if "stock_shown" in self.fields:
-            self.fields["stock_shown"].help_text = STOCK_SHOWN_HELP
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}

@@ -22,6 +22,6 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='sale',
             name='stock_shown',
-            field=models.CharField(choices=[('exact', 'The exact number'), ('few', 'Only whether few are left'), ('hidden', 'Only whether it is sold out')], db_default='exact', default='exact', help_text='What pages show of the units left. An order for more is answered with the number that is left.', max_length=10),
+            field=models.CharField(choices=[('exact', 'The exact number'), ('few', 'Only whether few are left'), ('hidden', 'Only whether it is sold out')], db_default='exact', default='exact', help_text='What pages and answers to orders tell of the units left. The number itself only if it is exact.', max_length=10),
         ),
     ]
