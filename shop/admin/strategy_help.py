@@ -7,16 +7,16 @@ from django.utils.safestring import SafeString
 
 from inventory.strategies import registry
 
-IN_POSTGRES = "stock must not depend on Redis"
+IN_POSTGRES = "you want `redis-lock` without Redis"
 ELSEWHERE = "you run those servers anyway"
 CHOOSE_WHEN = {
     "group-commit": "you have no reason for another one (the default)",
-    "guarded-update": "many products with few customers each",
+    "guarded-update": "you want the shortest code; few customers for each product",
     "lua": "Redis should keep late customers away from Postgres",
     "lua-queue": 'the answer may be "queued" and should not wait for Postgres',
     "optimistic": "many products, few customers for each",
     "row-lock": "the decision is too complex for a `WHERE` clause",
-    "advisory-lock": "as `row-lock`, but there is no row to lock",
+    "advisory-lock": "as `row-lock`, when no row exists that could be locked",
     "unit-rows": "the transactions are long",
     "redis-lock": "the critical section does more than SQL",
     "segmented-lock": "one `redis-lock` is too slow",
