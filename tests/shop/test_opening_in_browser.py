@@ -120,7 +120,8 @@ def test_the_countdown_follows_the_clock_of_the_shop(enter: Enter, *, dated: boo
         context.route("**/*.json", without_date)
         context.route(TOKEN, without_date)
     page = opened(context, address)
-    shows(page, "Opens in 29:5" if dated else "Opens in 1:29:")
+    # The difference is an hour, so leave a busy machine a minute to open the page.
+    shows(page, "Opens in 29:" if dated else "Opens in 1:29:")
 
 
 def without_date(route: Route) -> None:
@@ -135,8 +136,8 @@ def test_a_hidden_page_asks_nothing(enter: Enter) -> None:
     shows(page, EN["buy"])
     polls: list[str] = []
     context.on("request", lambda request: polls.append(request.url) if request.url.endswith("now.json") else None)
-    page.wait_for_timeout(2600)
-    assert polls
+    with page.expect_request("**/now.json"):
+        pass  # A page that is not hidden asks.
     page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
     page.wait_for_timeout(2600)  # The next planned poll finds the page hidden.
     polls.clear()
