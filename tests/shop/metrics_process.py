@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,19 +82,25 @@ def count_once() -> None:
     counting.refused_from_memory()
 
 
-def wait_once_for_the_pool(folder: Path, address: str) -> None:
-    """Wait for the only connection of a pool, which another caller holds, and report the pool twice."""
+def wait_once_for_the_pool(folder: Path, address: str, seconds: SimpleQueue[float]) -> None:
+    """Wait for the only connection of a pool, which another caller holds, and report the pool twice.
+
+    Args:
+        seconds: gets the time from before the wait until after it. A busy machine may need any time.
+    """
     pool = ConnectionPool(address, min_size=1, max_size=1)
     pool.wait()  # The first caller is not to wait for the connection to be opened.
     recorder.connection = SimpleNamespace(pool=pool)  # type: ignore[assignment]
     counting = recorder.Recorder("web", MetricsFolder(folder), str)
     held = pool.getconn()
     second = threading.Thread(target=lambda: pool.putconn(pool.getconn()))
+    begun = time.monotonic()
     second.start()
     wait_for(lambda: pool.get_stats()["requests_waiting"], "the second to wait")
     waits_since = time.monotonic()
     wait_for(lambda: time.monotonic() >= waits_since + 0.002, "a wait that the pool counts: it counts milliseconds")
     pool.putconn(held)
     second.join()
+    seconds.put(time.monotonic() - begun)
     for _ in range(2):  # What was told once is not told again.
         counting.web_process(busy=0, waiting=0)
