@@ -11,7 +11,7 @@ IN_POSTGRES = "you want `redis-lock` without Redis"
 ELSEWHERE = "you run those servers anyway"
 CHOOSE_WHEN = {
     "group-commit": "you have no reason for another one (the default)",
-    "guarded-update": "you want the shortest code; few customers for each product",
+    "guarded-update": "many products with few customers each",
     "lua": "Redis should keep late customers away from Postgres",
     "lua-queue": 'the answer may be "queued" and should not wait for Postgres',
     "optimistic": "many products, few customers for each",

@@ -27,9 +27,15 @@ WAITS_FOR_AN_EVENT = """
 import signal, threading, time
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
-other = threading.Thread(target=time.sleep, args=[1000], daemon=True)
-other.start()
-print(other.native_id, flush=True)
+
+def tell():
+    while not stop._cond._waiters:
+        time.sleep(0.01)
+    time.sleep(0.2)  # the main thread has registered its wait, and is about to sleep
+    print(threading.get_native_id(), flush=True)
+    time.sleep(1000)
+
+threading.Thread(target=tell, daemon=True).start()
 stop.wait()
 """
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has tgkill")
