@@ -148,7 +148,7 @@ def temporary_proxy(shop: LocalShop, *, cached: bool) -> Iterator[LocalProxy]:
 def look_at_page(proxy: LocalProxy, sale: OnSale) -> dict[str, Any]:
     """Return the bytes of the page and its files, and the time until Chromium shows it."""
     url = f"{proxy.url}{sale.page}"
-    files = weigh(url, [sale.now])  # Watchers are not logged in, so their pages request no token.
+    files = weigh(url, [sale.now])  # The pages of visitors without a log-in request no token.
     return {"weight": {"bytes": sum(files.values()), "files": files}, "paint": measure_paint(url)}
 
 
@@ -215,7 +215,7 @@ def show_page(console: Console, report: Mapping[str, Any]) -> None:
     console.print(table, "")
     console.print(
         f"A page that is opened for the first time sends {len(weight['files'])} requests, then only polls. nginx keeps "
-        "all of these files. The page of a customer who is logged in requests a token, too, which reaches the shop.\n"
+        "all of these files. After a log-in, the page also requests a token, and that request reaches the shop.\n"
     )
     if "skipped" in paint:
         console.print(f"First paint: skipped. {paint['skipped']}\n")

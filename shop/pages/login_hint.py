@@ -1,4 +1,4 @@
-"""The cookie that tells the scripts of cached pages whether somebody is logged in on this browser.
+"""The cookie that tells the scripts of cached pages whether this browser has a log-in.
 
 The page of a sale is the same for everybody. With this cookie, its script asks for a token only if there is a customer,
 and again only if there is another one. So people who only watch cost the web servers no request.
@@ -25,10 +25,10 @@ def value_for(customer: int | str) -> str:
 
 
 def update(request: HttpRequest, response: HttpResponseBase, customer: int | str | None) -> None:
-    """Set or delete the cookie if it does not fit the customer who is logged in.
+    """Set or delete the cookie if it does not belong to this customer.
 
     Args:
-        customer: user id; None if nobody is logged in.
+        customer: user id of the log-in; None without a log-in.
     """
     value = "" if customer is None else value_for(customer)
     if request.COOKIES.get(COOKIE, "") == value:

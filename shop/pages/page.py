@@ -102,7 +102,7 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
 
 
 def _update_login_hint(request: HttpRequest, response: HttpResponseBase) -> None:
-    """Tell the scripts of cached pages who is logged in, if this page has read the session.
+    """Update the cookie of `login_hint`, if this page has read the session.
 
     A page that a proxy may cache sets no cookie, which other visitors would get. Nor does a server error, because
     reading the session may have caused it.

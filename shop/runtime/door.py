@@ -282,7 +282,7 @@ def _refusal(
 ) -> HttpResponse:
     """Return the response for a problem: a page for a browser, a problem document for a program.
 
-    Both have the same status, and the same headers but for what describes the body.
+    Both have the same status. Only the headers that describe the body differ.
     """
     response = problems.response(problem, detail, headers=headers)
     if problem.status in REFUSALS and _wants_page(scope):

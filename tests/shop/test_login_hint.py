@@ -1,4 +1,4 @@
-"""The cookie that tells scripts who is logged in: which responses set, change and delete it."""
+"""The cookie `login` for scripts: which responses set, change and delete it."""
 
 from __future__ import annotations
 

@@ -515,7 +515,7 @@ def test_an_open_page_does_not_count_all_orders_each_second(
 ) -> None:
     """The cards are read every 5 s, and for each page that opens. Negative control: without that, they are read often.
 
-    An operator who comes from settling a refund must not read that it is due.
+    An operator opens the overview after they have sent a refund. It must not say that the refund is due.
     """
 
     def counted(path: str) -> int:

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 IDENTIFIED = "import('/static/shop/visit.js').then(({ visit }) => visit.identify()).then((login) => login?.access)"
-"""Waits until the page knows who is logged in, and returns their token; null if nobody is."""
+"""Waits until the page has asked for the log-in, and returns the token; null without a log-in."""
 END_TOKEN = "import('/static/shop/visit.js').then(({ visit }) => { visit.login.until = 0; })"
 
 
@@ -35,7 +35,7 @@ def requests_of(context: BrowserContext, end: str) -> list[str]:
 
 
 def return_to(page: Page) -> None:
-    """Return to a tab, and wait until its page knows again who is logged in."""
+    """Return to a tab, and wait until its page has checked the log-in again."""
     with page.expect_response("**/now.json"):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.evaluate(IDENTIFIED)

@@ -3,8 +3,7 @@
 import { ask, local } from "./asking.js";
 import { page } from "./page.js";
 
-// The cookie that says whether somebody is logged in on this browser, and that changes with the customer
-// (shop/pages/login_hint.py); undefined if nobody is logged in.
+// The value of the cookie `login`, which differs for each customer (shop/pages/login_hint.py); undefined without a log-in.
 const hint = () => /(?:^|; )login=([^;]+)/.exec(document.cookie)?.[1];
 const NOBODY = { status: 200, body: { access: null } }; // what the shop would respond to a visitor without this cookie
 
@@ -25,8 +24,8 @@ class Visit {
   get knowsRoom() { return Boolean(this.room || this.#roomTimer); }
 
   // Return the login, with a token that is valid for at least `margin` milliseconds; undefined if the server
-  // issues none. Send a request only if somebody is logged in, and this page has no valid token of theirs: a crowd that
-  // watches sends none.
+  // issues none. This sends a request only if there is a log-in without a valid token. So a crowd that only watches sends
+  // none.
   async identify(margin = 0) {
     if (this.login && hint() === this.#hint && local() + margin < this.login.until) return this.login;
     this.#identifying ??= this.#newLogin().finally(() => { this.#identifying = null; });
