@@ -29,7 +29,7 @@ from shop.admin.sale_actions import phase
 from shop.admin.sale_figures import figures_of
 from shop.admin.strategy_help import help_text
 from shop.models import Product, Sale, SaleItem
-from shop.sales import lifecycle
+from shop.sales import lifecycle, load_tests
 
 
 @admin.register(Product)
@@ -64,6 +64,15 @@ class SaleForm(forms.ModelForm):
             )
         self._keep_the_opening(cleaned)
         return cleaned
+
+    def clean_slug(self) -> str:
+        slug = str(self.cleaned_data["slug"])
+        if slug.startswith(load_tests.SLUG_PREFIX) and slug != self.instance.slug:
+            raise forms.ValidationError(
+                f"The storefront lists no sale whose slug begins with {load_tests.SLUG_PREFIX}, because load tests use "
+                "that. Choose another slug."
+            )
+        return slug
 
     def _keep_the_opening(self, cleaned: dict[str, Any]) -> None:
         """Refuse to change an opening time in the past to another one in the past.

@@ -425,6 +425,17 @@ def test_a_sale_without_stock_gives_a_warning(admin_client: Client, has_stock: b
     assert ("There is no stock of console. Add a delivery before the sale opens." in page) is not has_stock
 
 
+@pytest.mark.parametrize(("slug", "made"), [("load-test-1", False), ("test-1", True)])
+def test_a_slug_of_load_tests_is_refused(admin_client: Client, slug: str, made: bool) -> None:
+    """The storefront would not list the sale."""
+    Product.objects.create(sku="console", name="Console")
+    form = the_form(opens=in_hours(1), closes=in_hours(2), slug=slug)
+    assert (
+        "The storefront lists no sale whose slug begins with load-test-" in post(admin_client, f"{SALES}add/", form)
+    ) is not made
+    assert Sale.objects.exists() is made
+
+
 def test_overlapping_sales_of_a_sku_are_refused(admin_client: Client) -> None:
     on_sale({"a": 10})
     overlap = "A is in “Sale by guarded-update” at the same time."

@@ -169,7 +169,8 @@ export class Product {
     const wait = retryAfter(answer.headers);
     if (answer.body?.type?.endsWith("/sale-paused/")) return this.failed("paused", wait);
     // 408: the body did not arrive in time.
-    if (answer.headers.has("Retry-After") || answer.status >= 500 || answer.status === 408) return this.failed("busy", wait);
+    const later = answer.headers.has("Retry-After") || answer.status >= 500 || answer.status === 408;
+    if (later) return this.failed("busy", wait);
     if (answer.status === 401 && this.unauthorized < 3) {
       visit.endToken();
       this.unauthorized += 1;

@@ -3,7 +3,7 @@
 import { ask, local } from "./asking.js";
 import { page } from "./page.js";
 
-// The value of the cookie `login`, which differs for each customer (shop/pages/login_hint.py); undefined without a log-in.
+// The value of the cookie `login`, which differs for each customer; undefined without a log-in. See login_hint.py.
 const hint = () => /(?:^|; )login=([^;]+)/.exec(document.cookie)?.[1];
 const NOBODY = { status: 200, body: { access: null } }; // what the shop would respond to a visitor without this cookie
 
