@@ -33,9 +33,7 @@ signal.signal(signal.SIGTERM, lambda *_: stop.set())
 {SECOND_THREAD}"""
 LONG_ENOUGH = 1.0
 """Seconds after which a process that has not ended counts as one that waits on."""
-linux = pytest.mark.skipif(
-    sys.platform != "linux", reason="only Linux can signal one thread of a process"
-)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can signal one thread of a process")
 
 
 def status_after(number: int, program: str, timeout: float) -> int:
