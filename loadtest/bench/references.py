@@ -34,8 +34,8 @@ CREATE = f"""
 """
 
 
-def measure(*, customers: Sequence[int], clients: int, rounds: int, seconds: float) -> dict[str, float]:
-    """Return both reference figures per second: medians of interleaved rounds, after a warm-up round.
+def measure(*, customers: Sequence[int], clients: int, seconds: float) -> dict[str, float]:
+    """Measure both reference figures once, and return them per second.
 
     Args:
         customers: user ids that order from the shop.
@@ -45,13 +45,15 @@ def measure(*, customers: Sequence[int], clients: int, rounds: int, seconds: flo
     Raises:
         RuntimeError: units or orders were lost, so the run has no valid throughput, or pgbench failed.
     """
-    alone, hot = [], []
-    for number in range(rounds + 1):
-        figures = redis_lock_alone(customers, seconds), hot_row(clients, max(1, round(seconds)))
-        if number:
-            alone.append(figures[0])
-            hot.append(figures[1])
-    return {"redis_lock_alone_per_s": round(median(alone), 1), "pgbench_hot_row_per_s": round(median(hot), 1)}
+    return {
+        "redis_lock_alone_per_s": redis_lock_alone(customers, seconds),
+        "pgbench_hot_row_per_s": hot_row(clients, max(1, round(seconds))),
+    }
+
+
+def summarize_rounds(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the medians over the rounds."""
+    return {name: round(median(row[name] for row in rounds), 1) for name in rounds[0]}
 
 
 def redis_lock_alone(customers: Sequence[int], seconds: float) -> float:

@@ -39,10 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure every strategy once per round, so that a slow moment of the machine affects all strategies alike."""
+    """Measure every strategy and both references once per round.
+
+    A slow moment of the machine, or of its disk, then affects all of them alike.
+    """
     console = Console(stderr=True)
     names = (*PATHS, *(options.only or registry.NAMES))
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    alone: list[dict[str, float]] = []
     with (
         LocalShop(application="loadtest.bench.wsgi:application", background=True) as shop,
         console.status("") as status,
@@ -54,6 +58,10 @@ def run(options: argparse.Namespace) -> int:
                 measured = measure(name, shop, customers, clients=options.clients, seconds=options.seconds)
                 if number:
                     rounds[name].append(measured)
+            status.update(f"Round {number} of {options.rounds}: one client alone, and pgbench on one hot row")
+            reference = references.measure(customers=customers, clients=options.clients, seconds=options.seconds)
+            if number:
+                alone.append(reference)
         cost = growth.measure(
             shop, customers, rounds=options.rounds, seconds=options.seconds, say=lambda text: status.update(text)
         )
@@ -66,13 +74,11 @@ def run(options: argparse.Namespace) -> int:
                 row["recovery_s"] = recovery.measure(name, customers[:2], options.rounds)
         status.update("Saving queued orders, and COPY of the same rows")
         saved = saving.measure(customers=customers, rounds=options.rounds)
-        status.update("One client alone, and pgbench on one hot row")
-        alone = references.measure(
-            customers=customers, clients=options.clients, rounds=options.rounds, seconds=options.seconds
-        )
     report = {name: {**summarize_rounds(measured), **costs.get(name, {})} for name, measured in rounds.items()}
+    compared = references.summarize_rounds(alone)
     if options.json:
-        print(json.dumps({"machine": machine(options), **json_report(report), **saved, **alone, "cost_growth": cost}))  # noqa: T201
+        whole = {"machine": machine(options), **json_report(report), **saved, **compared, "cost_growth": cost}
+        print(json.dumps(whole))  # noqa: T201
     else:
-        print_report(report, options, saved=saved, alone=alone, cost=cost)
+        print_report(report, options, saved=saved, alone=compared, cost=cost)
     return 0 if all(row["conserved"] for row in report.values()) else 1

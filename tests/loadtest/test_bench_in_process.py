@@ -25,7 +25,7 @@ def test_both_are_measured_and_leave_no_table(redis: Redis) -> None:
     before = tables()
     with connection.cursor() as cursor:
         cursor.execute(references.CREATE)  # A killed run leaves this table behind.
-    figures = references.measure(customers=create_customers(2), clients=4, rounds=1, seconds=0.1)
+    figures = references.measure(customers=create_customers(2), clients=4, seconds=0.1)
     assert set(figures) == {"redis_lock_alone_per_s", "pgbench_hot_row_per_s"}
     assert all(per_s > 0 for per_s in figures.values())
     assert Order.objects.exists()
