@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,10 @@ from lab.workloads.base import NAMES
 
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C has ended: 128 plus the number of the signal, as in shells."""
+MOST_REPEATS = 1000
+"""How often a schedule on the command line may repeat a choice."""
+SHORTEST_COUNTED = 3
+"""Equal choices in a row from which on a schedule's text gives their number."""
 
 
 class LabCommand(BaseCommand):
@@ -69,6 +75,30 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def schedule(text: str) -> tuple[str, ...]:
+    """Argument type: the choices of a schedule, separated by commas. `B*3` is `B,B,B`."""
+    chosen: list[str] = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        choice, times, count = part.partition("*")
+        chosen += [choice.strip()] * (number(1, MOST_REPEATS)(count) if times else 1)
+    return tuple(chosen)
+
+
+def schedule_text(choices: Sequence[str]) -> str:
+    """Return the text of a schedule, which `schedule` reads. Three equal choices or more are counted."""
+    parts: list[str] = []
+    for choice, equal in groupby(choices):
+        times = len(list(equal))
+        parts += [choice] * times if times < SHORTEST_COUNTED else [f"{choice}*{times}"]
+    return ",".join(parts)
+
+
+def this_program() -> list[str]:
+    """Return the words with which a user starts `manage.py` in the present folder."""
+    python = Path(sys.executable)
+    return [str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python), "manage.py"]
 
 
 clients = number(1, len(NAMES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,15 +96,16 @@ def test_an_unchecked_rung_is_not_stored(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (("explore", "no-lock"), 0, "is broken (conserved)"),
+        (("explore", "no-lock"), 0, "breaks the invariant “conserved”"),
         (("explore", "no-lock", "--preemptions", "0"), 1, "held. All"),
         (("explore", "nothing"), 2, "There is no rung nothing"),
         (("explore", "no-lock", "--clients", "9"), 2, "--clients: must be a number from 1 to 6, not 9"),
-        (("replay", "no-lock"), 0, "Broken: conserved"),
+        (("replay", "no-lock"), 0, "Broken invariant: conserved"),
         (("replay", "no-lock", "A,Z"), 2, "'Z' cannot come next"),
-        (("replay", "no-lock", " A, B ,B,A"), 0, "Broken: conserved"),
+        (("replay", "no-lock", " A, B ,B,A"), 0, "Broken invariant: conserved"),
+        (("replay", "no-lock", "A,B*2,A"), 0, "Broken invariant: conserved"),
         (("replay", "no-lock", "A,B,C,C,B,A"), 2, "'C' cannot come next"),
-        (("replay", "no-lock", "A,B,C,C,B,A", "--clients", "3"), 0, "Broken: conserved"),
+        (("replay", "no-lock", "A,B,C,C,B,A", "--clients", "3"), 0, "Broken invariant: conserved"),
         (("replay", "no-lock", "--on", "renewal"), 0, "Nothing is broken"),
         (("ladder", "renewal", "--verify", "--tries", "5"), 2, "only with --stress"),
         (("ladder",), 0, "get-compare-del"),
@@ -123,6 +125,7 @@ def test_output_and_status(sandbox: Sandbox, arguments: tuple[str, ...], status:
         (("explore", "fence", "--preemptions", "-1"), "--preemptions: must be a number from 0, not -1"),
         (("explore", "fence", "--faults", "one"), "--faults: must be a number from 0, not one"),
         (("replay", "no-lock", "--on", "nothing"), "There is no rung nothing"),
+        (("replay", "no-lock", "A,B*0"), "schedule: must be a number from 1 to 1000, not 0"),
         (("ladder", "nothing", "--verify"), "There is no rung nothing"),
         (("ladder", "renewal", "--verify", "--schedules", "5"), "only with --deep"),
         (("ladder", "renewal", "--stress", "--tries", "0"), "--tries: must be a number from 1, not 0"),
@@ -137,11 +140,12 @@ def test_wrong_arguments_are_refused(arguments: tuple[str, ...], text: str) -> N
 def test_the_hint_of_explore_replays_what_it_found(sandbox: Sandbox) -> None:
     found = manage("explore", "setnx", "--clients", "3")
     assert found.returncode == 0, found.stderr
-    hint = found.stdout.splitlines()[-1].partition("See it: manage.py ")[2]
-    assert "C" in hint
-    shown = manage(*shlex.split(hint))
+    python, program, *arguments = shlex.split(found.stdout.splitlines()[-1].partition("See each step: ")[2])
+    assert (Path(python).name, program) == (Path(sys.executable).name, "manage.py")
+    assert "C" in arguments[2]
+    shown = manage(*arguments)
     assert shown.returncode == 0, shown.stderr
-    assert f"Broken: {LADDER['setnx'].breaks}" in shown.stdout
+    assert f"Broken invariant: {LADDER['setnx'].breaks}" in shown.stdout
 
 
 def test_a_stored_verdict_is_out_of_date_when_the_source_changes(

@@ -32,7 +32,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis", "stored")]
 
-BROKEN, WON = "Broken: one holder.", "You broke it"
+BROKEN, WON = "Broken invariant: one holder.", "You broke it"
 WITNESS = WITNESSES["get-compare-del"].schedule
 MACHINE = {"cpus": 2, "processor": "x86_64", "python": "3.11.7"}
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
@@ -259,8 +259,16 @@ def test_an_essay_exists_in_both_languages(reader: Client, name: str) -> None:
 @pytest.mark.parametrize(
     ("schedule", "heading", "sentence"),
     [
-        ("A,A,B,B", "All clients are done", "Not broken: conserved holds. But one holder does not: A and B are inside"),
-        ("A,B,B,A", "You broke it", "Broken: conserved. 2 clients were told sold, but 1 of 10 units are gone."),
+        (
+            "A,A,B,B",
+            "All clients are done",
+            "Not broken: “conserved” holds. But “one holder” does not: A and B are inside",
+        ),
+        (
+            "A,B,B,A",
+            "You broke it",
+            "Broken invariant: conserved. 2 clients were told sold, but 1 of 10 units are gone.",
+        ),
     ],
 )
 def test_only_the_goal_is_judged(reader: Client, schedule: str, heading: str, sentence: str) -> None:

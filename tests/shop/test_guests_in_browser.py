@@ -39,7 +39,7 @@ pytestmark = [
 ADDRESS = "gast@example.com"
 WORDS = {
     "en": {"guest": "Buy as a guest", "account": "Make an account"},
-    "zh-hans": {"guest": "以游客身份购买", "account": "建立账号"},
+    "zh-hans": {"guest": "以游客身份购买", "account": "注册账号"},
 }
 
 

@@ -14,7 +14,7 @@ from lab.claims import servers, verify
 from lab.claims.finding import find
 from lab.explorer.search import Bounds, Found
 from lab.ladder.catalogue import LADDER, LadderEntry
-from lab.management.command import LabCommand, clients, number, rung
+from lab.management.command import LabCommand, clients, number, rung, schedule_text, this_program
 from lab.sandbox import pool
 from lab.sandbox.fleet import Missing
 from servers import ServerError
@@ -94,10 +94,11 @@ def _as_text(entry: LadderEntry, found: Found) -> list[str]:
         tried = "All" if found.exhausted else "Not all:"
         sampled = f", {found.sampled} of them at random" if found.sampled else ""
         return [f"{entry.slug} held. {tried} {found.schedules} schedules{sampled}, {found.seconds:.1f} s."]
-    schedule = ",".join(found.run.schedule)
+    schedule = schedule_text(found.run.schedule)
+    replay = shlex.join([*this_program(), "replay", entry.slug, schedule, "--clients", str(found.clients)])
     return [
-        f"{entry.slug} is broken ({found.run.broken}), by schedule {found.schedules}:",
+        f"{entry.slug} breaks the invariant “{found.run.broken}”, in schedule {found.schedules}:",
         f"  {schedule}",
         f"  {found.run.why}",
-        f"See it: manage.py replay {entry.slug} {shlex.quote(schedule)} --clients {found.clients}",
+        f"See each step: {replay}",
     ]

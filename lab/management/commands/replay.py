@@ -16,7 +16,7 @@ from lab.claims.runs import Impossible, replay
 from lab.claims.witness import load
 from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER
-from lab.management.command import LabCommand, clients, rung
+from lab.management.command import LabCommand, clients, rung, schedule
 from lab.sandbox import pool
 from lab.sandbox.fleet import Missing
 from lab.workloads.registry import actors
@@ -32,7 +32,9 @@ class Command(LabCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("rung", type=rung, help="its slug, as manage.py ladder shows it")
-        parser.add_argument("schedule", nargs="?", default="", help="the choices, with commas: 'A,B,B,crash A'")
+        parser.add_argument(
+            "schedule", type=schedule, nargs="?", default=(), help="the choices, with commas: 'A,B*2,crash A'"
+        )
         parser.add_argument("--on", type=rung, metavar="RUNG", help="run it on this rung instead")
         parser.add_argument("--clients", type=clients, help="how many (default: as many as in the stored witness)")
         parser.add_argument("--json", action="store_true", help="print the trace as one JSON object")
@@ -40,14 +42,13 @@ class Command(LabCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         slug, on = options["rung"], options["on"] or options["rung"]
         stored = load(slug)
-        choices = (choice.strip() for choice in options["schedule"].split(","))
-        schedule = tuple(filter(None, choices)) or (stored.schedule if stored else ())
+        choices = options["schedule"] or (stored.schedule if stored else ())
         logging.disable(logging.WARNING)
         try:
             with servers.running(), pool.for_a_command() as sandbox:
                 trace = replay(
                     on,
-                    schedule,
+                    choices,
                     sandbox,
                     clients=options["clients"] or (stored.clients if stored else None),
                     to_the_end=True,
@@ -78,8 +79,8 @@ def show(trace: Trace, console: Console) -> None:
         console.print(f"{name} was told: {answer}")
     console.print(", ".join(f"{name}: {units}" for name, units in trace.ledger.items()))
     if trace.reached:
-        console.print(f"[bold red]Broken: {trace.broken}.[/] {trace.why}")
+        console.print(f"[bold red]Broken invariant: {trace.broken}.[/] {trace.why}")
     elif trace.broken:
-        console.print(f"[bold green]Not broken: {trace.goal} holds.[/] But {trace.broken} does not: {trace.why}")
+        console.print(f"[bold green]Not broken: “{trace.goal}” holds.[/] But “{trace.broken}” does not: {trace.why}")
     else:
         console.print("[bold green]Nothing is broken.[/]")

@@ -23,7 +23,7 @@ class Question:
 QUESTIONS = (
     Question(
         "where",
-        gettext_noop("Where do those run that must not get in at the same time?"),
+        gettext_noop("Where do the programs run that must not enter at the same time?"),
         {
             "process": gettext_noop("In one process, as threads"),
             "machine": gettext_noop("On one machine, as processes"),

@@ -136,7 +136,7 @@ def _equal(polled: Sequence[HandOverRow], told: Sequence[HandOverRow]) -> Iterat
 
 
 def _floor(polled: Sequence[HandOverRow]) -> Iterator[str]:
-    """Yield a sentence on the delay below which a shorter one gains nothing, if the figures show one."""
+    """Yield a sentence that names the delay below which the hand-over hardly gets faster, if the figures show one."""
     shortest = polled[0]
     floor = shortest
     for row in polled[1:]:
@@ -146,9 +146,9 @@ def _floor(polled: Sequence[HandOverRow]) -> Iterator[str]:
     if floor is not shortest:
         yield sentence(
             _(
-                "A delay below {delay} ms gains less than a tenth. Each pause is at least {times} times as long as the "
-                "attempt before it (at most {times} times the delay), so that the requests of many waiters do not "
-                "delay the holder’s release."
+                "A delay below {delay} ms shortens the hand-over by less than a tenth. Each pause is at least {times} "
+                "times as long as the attempt before it (at most {times} times the delay), so that the requests of "
+                "many waiters do not delay the holder’s release."
             ),
             delay=_delay(floor),
             times=PAUSE_PER_ATTEMPT,

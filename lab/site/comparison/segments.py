@@ -27,8 +27,8 @@ def segments_section(measured: Measured | None) -> CurveSection:
         _(
             "Article 002 advises to split the stock of a hot product, such as 100 units, into five segments with a "
             "lock each, and says that this makes the lock five times as fast. Here many clients order one product with "
-            "{segmented_lock}, in which each segment also has its own row in Postgres. An order holds the lock of one "
-            "segment, pauses for its work, as a call to another service would, commits and releases the lock."
+            "{segmented_lock}, in which each segment also has its own row in Postgres. Each order takes the lock of "
+            "one segment, pauses as long as a call to another service may take, commits, and releases the lock."
         )
     )
     if measured is None:

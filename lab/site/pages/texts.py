@@ -21,7 +21,7 @@ MEANINGS: dict[Invariant, str] = {
     "one holder": gettext_noop("At most one client is in the critical section."),
     "progress": gettext_noop("A client that may enter does so within a bounded time."),
     "no false refusal": gettext_noop("No customer is told “sold out” while enough units are left."),
-    "once": gettext_noop("A request that is answered with yes is carried out once, however often it is sent."),
+    "once": gettext_noop("A request that was confirmed is carried out once, however often it is sent."),
 }
 """What each invariant demands."""
 GOALS: dict[Invariant, str] = {
