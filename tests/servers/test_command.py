@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,14 @@ from tests.servers.support import CHECKOUT, server_processes
 pytestmark = pytest.mark.slow
 
 SECRET_KEY = "only-for-tests-" + "x" * 50
+RUNS_VALKEY = """
+import signal, sys
+from pathlib import Path
+from servers import RunFolder, Servers
+with Servers(RunFolder(Path(sys.argv[1])), runs=["valkey"]):
+    print("ready", flush=True)
+    signal.pause()
+"""
 
 
 def manage(folder: RunFolder, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -52,6 +61,19 @@ def test_start_status_and_stop(folder: RunFolder) -> None:
     assert (stopped.returncode, "Stopped" in stopped.stdout, server_processes(folder)) == (0, True, [])
     nothing = manage(folder, "stop", "--delete")
     assert (nothing.returncode, "No servers run" in nothing.stdout, folder.path.exists()) == (0, True, False)
+
+
+def test_stop_names_a_program_that_ran_the_servers_for_itself(folder: RunFolder, tmp_path: Path) -> None:
+    demo = tmp_path / "demo.py"
+    demo.write_text(RUNS_VALKEY)
+    command = [sys.executable, str(demo), str(folder.path)]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        stopped = manage(folder, "stop")
+    assert f"Stopped `{demo} {folder.path}`, which ran the servers in {folder.path}." in stopped.stdout
+    assert server_processes(folder) == []
 
 
 def test_only_postgres_is_started_beside_a_given_redis(folder: RunFolder, other_folder: RunFolder) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.template.defaultfilters import pluralize
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -45,7 +46,8 @@ class Command(BaseCommand):
             Console().print(table)
             self.stdout.write(f"BROKEN: {len(broken)} of {len(figures)} skus.")
         else:
-            units = sum(row.sold for row in figures)
-            self.stdout.write(f"Conserved: {len(figures)} skus, {units} units sold, none of them twice.")
+            sold = sum(row.sold for row in figures)
+            skus, units = f"{len(figures)} sku{pluralize(len(figures))}", f"{sold} unit{pluralize(sold)}"
+            self.stdout.write(f"Conserved: {skus}, {units} sold, none of them twice.")
         if broken:
             raise SystemExit(1)

@@ -135,7 +135,7 @@ class Command(BaseCommand):
                 preheat_sale(sale.pk)
             except CannotPreheat as error:
                 raise CommandError(f"The stock of sale {sale.pk} was not loaded: {error}", returncode=2) from error
-            opens = "is open" if sale.opens_at <= clock.now() else f"opens at {sale.opens_at:%H:%M:%S}, and is open"
+            opens = "is open" if sale.opens_at <= clock.now() else f"opens at {sale.opens_at:%H:%M:%S} UTC, and is open"
             self.stdout.write(f"Sale {sale.pk}, “{sale.name}”, {opens} until {sale.closes_at:%Y-%m-%d %H:%M} UTC.")
             for product in products:
                 self.stdout.write(f"  product {product.pk}: {product.name}")

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from servers import RunFolder, ServerError, supervisor
 from servers.servers import CLUSTERS
 from servers.status import Status
 from shop.runtime.servers import line_of, ours, require_answers, statuses
+
+SUPERVISOR = ["-m", "servers"]
+"""First arguments of the process that `servers start` leaves behind, see `servers/supervisor.py`."""
+
+
+def program_that_runs(folder: RunFolder) -> str:
+    """Return the command line of a program that runs the servers for itself, such as a demo; "" if there is none."""
+    owner = folder.ownership.owner()
+    if owner is None or owner.pid is None:
+        return ""
+    try:
+        _, *words = psutil.Process(owner.pid).cmdline()
+    except (psutil.Error, ValueError):  # It has just ended.
+        return ""
+    return "" if words[:2] == SUPERVISOR else shlex.join(words)
 
 
 class Command(BaseCommand):
@@ -31,7 +48,9 @@ class Command(BaseCommand):
             metavar="CLUSTER",
             help="also a cluster of three: etcd, zookeeper",
         )
-        stop = verbs.add_parser("stop", help="stop them and wait until they have ended")
+        stop = verbs.add_parser(
+            "stop", help="stop them, or the demo or load test that runs them, and wait until they have ended"
+        )
         stop.add_argument("--delete", action="store_true", help="also delete the run folder with all its data")
         status = verbs.add_parser("status", help="show them; exit status 1 unless both answer")
         status.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object")
@@ -62,8 +81,12 @@ class Command(BaseCommand):
         require_answers(found)
 
     def _stop(self, folder: RunFolder, *, delete: bool) -> None:
+        program = program_that_runs(folder)
         ran = supervisor.stop(folder, delete=delete)
-        self.stdout.write(f"Stopped the servers in {folder.path}." if ran else f"No servers run in {folder.path}.")
+        if program:
+            self.stdout.write(f"Stopped `{program}`, which ran the servers in {folder.path}.")
+        else:
+            self.stdout.write(f"Stopped the servers in {folder.path}." if ran else f"No servers run in {folder.path}.")
         if delete:
             self.stdout.write(f"Deleted {folder.path} and all its data.")
 
