@@ -59,7 +59,7 @@ class StockReserved(TryAgain):
 
 
 class StockNotLoaded(TryAgain):
-    """What the strategy needs to sell the sku, such as its counter in Redis, is missing or wrong: preheat its sale."""
+    """Something the strategy needs, such as a counter in Redis, is missing or wrong. Preheating the sale repairs it."""
 
 
 class StockUnavailable(TryAgain):

@@ -173,7 +173,7 @@ class RunFolder:
 
 
 def unprivileged_user() -> int | None:
-    """Return the user id of the servers if this process runs as root. Otherwise None: they run as its user."""
+    """Return the user id for the servers if this process runs as root; None if they run as the user of this process."""
     return SERVERS_USER if os.geteuid() == 0 else None
 
 

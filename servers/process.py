@@ -169,7 +169,10 @@ def _private(path: str, flags: int) -> int:
 
 
 def _request_death_signal(stop_signal: signal.Signals) -> Callable[[], None] | None:
-    """Return a function that the child runs before its command. The kernel then sends it `stop_signal` when we end."""
+    """Return a function that the child runs before its command. When we end, the kernel then signals the child.
+
+    Other kernels than Linux cannot do this. For them, return None.
+    """
     if not ON_LINUX:
         return None
     libc = ctypes.CDLL(None)

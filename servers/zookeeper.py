@@ -193,7 +193,7 @@ def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
 
 
 def status(hosts: str, seconds: float = STATUS_TIMEOUT) -> Status:
-    """Query the ZooKeeper at `hosts`, which is down while it loads its data. It does not report its process id."""
+    """Query the ZooKeeper at `hosts`. It counts as down while it loads its data. Its process id stays unknown."""
     name, _, version = ask(hosts, "srvr", seconds).partition("\n")[0].partition(": ")
     return Status("zookeeper", hosts, version.partition("-")[0] if name == "Zookeeper version" else None)
 

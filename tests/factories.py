@@ -249,7 +249,7 @@ _idle: list[BaseDatabaseWrapper] = []
 
 
 def close_connections() -> None:
-    """Close the connections of this thread and the idle ones. A session keeps the defaults with which it started."""
+    """Close the connections of this thread and those in `_idle`. New sessions start with the present defaults."""
     connections.close_all()
     while _idle:
         _idle.pop().close()

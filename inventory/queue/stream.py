@@ -202,7 +202,7 @@ class Queue:
                 retry gets this reason, and does not buy.
 
         Returns:
-            Whether it still had a reservation. Its units go back only once.
+            Whether the order still had its reservation. Its units go back only once.
         """
         outcome = str(existing or "")
         if existing is None and (order := entry.order) is not None:

@@ -160,7 +160,7 @@ class LuaQueue(Lua):
         """Reject an order that has a reservation but no entry on the queue. No worker would ever save it.
 
         Returns:
-            Whether it still had a reservation. Its units go back only once.
+            Whether the order still had its reservation. Its units go back only once.
         """
         reason = "The queue has lost this order before it was saved."
         entry = self.queue().recover(QueueEntry(reservation.entry, reservation.order_id, None, ""))

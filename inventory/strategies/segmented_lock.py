@@ -92,7 +92,7 @@ def take_and_rebalance(item: RequestItem, leases: Mapping[int, Lease], segment_c
 
     Raises:
         SoldOut: segments and unsplit stock together have fewer units than the item wants.
-        SegmentsChanged: there are segments that did not exist when the locks were taken.
+        SegmentsChanged: there are segments that did not exist when the locks were taken, or no stock row.
         StockBusy: a later holder of a lock has written its row.
     """
     stock_item, segments = lock_rows(item.sku)

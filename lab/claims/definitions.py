@@ -18,7 +18,7 @@ INERT_BASES = frozenset({"ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Ex
 LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
 """Matches a definition that is imported on first use, written as `module:name`."""
 SCRIPTS = {path.name: path for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))}
-"""The Lua scripts by file name. Code names a script with its ending, or without it if it is in a folder `scripts`."""
+"""The Lua scripts by file name. Code omits the ending of a script in a folder `scripts`, and in calls of `script`."""
 
 Key = tuple[str, str]
 """A module and the name of a definition in it. The name of a method is `Class.method`."""

@@ -117,7 +117,7 @@ class Experiment(Protocol):
         ...
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what the servers store, as text for people."""
+        """Return what the servers store, for people: mappings with `where`, `name`, `value` and `ttl` in seconds."""
         ...
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:

@@ -119,7 +119,7 @@ def _reserve(numbers: Sequence[int], until: float) -> tuple[int, Sandbox]:
     """Reserve the first of these sandboxes that is free. Skip a sandbox whose databases hold other data.
 
     Raises:
-        SandboxesBusy: no sandbox was free until that time on the monotonic clock.
+        SandboxesBusy: no sandbox was free before `until`, a time on the monotonic clock.
         NotOurs: the databases of all these sandboxes hold other data.
     """
     while True:

@@ -34,7 +34,7 @@ CLIENTS = 64
 """Number of clients: several per segment, even with the largest number of segments."""
 SMALL_STOCK = 100
 SMALL_QUANTITY = 3
-"""Units in each order that sells out `SMALL_STOCK`, the stock in the article that recommends five segments."""
+"""Units per order while `SMALL_STOCK` is sold out. The article that recommends five segments has a stock that small."""
 SELL_OUT_SECONDS = 60.0
 """Maximum number of seconds to sell out the small stock. It takes far less."""
 EPILOG = """\

@@ -45,7 +45,7 @@ DESCRIPTION = (
 )
 WATCHERS = 100_000
 SHARES = (0.01, 0.1)
-"""Shares of the highest rate at which clients request a document, too: what reaches the shop must not follow them."""
+"""Lower rates to measure, as shares of the highest. The rate that reaches the shop must not grow with them."""
 BESIDE_ORDERS = 1000
 """Requests per second of watchers while orders are measured, unless other rates are given."""
 MOST_TO_SHOP = 2.0
@@ -96,8 +96,8 @@ def measure(shop: LocalShop, rates: list[int], *, progress: Callable[[str], obje
     """Run all measurements, and return the report.
 
     Args:
-        rates: requests per second of watchers; none for `SHARES` of the highest possible rate. That one is measured
-            in addition.
+        rates: requests per second of watchers; if empty, `SHARES` of the highest possible rate. The highest rate is
+            always measured, too.
         progress: called with a description of the current measurement.
         seconds: of each measurement; orders take twice as long.
     """

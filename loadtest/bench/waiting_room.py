@@ -51,7 +51,7 @@ FIRST = 1_000_000
 RATE = 100
 """Customers that the large room admits per second."""
 AT_ONCE = RATE * room.BURST
-"""Maximum turns of the large room that begin at once."""
+"""Maximum number of turns that begin at the same time in the large room."""
 EMPTY_ROOM = 200_000
 """Maximum bytes of Redis for a room in addition to its places: its keys, and the script."""
 

@@ -118,8 +118,8 @@ class EtcdGateway:
 
 
 _sessions: WeakKeyDictionary[Etcd3Client, requests.Session] = WeakKeyDictionary()
-"""HTTP session per client in this process. A forked child starts with none: on a connection shared with its parent,
-each would read answers to the other."""
+"""HTTP session per client in this process. A forked child starts with none: on a shared connection, parent and child
+would read each other's answers."""
 
 os.register_at_fork(after_in_child=_sessions.clear)
 

@@ -67,8 +67,8 @@ class FewerLeft(OrderError):
 def shortage_for_customer(shortage: SoldOut, stock_shown: str) -> SoldOut | FewerLeft:
     """Return the error that tells a customer of a shortage as much as the sale shows.
 
-    Without it, an order for more units than there can be would reveal the exact number without buying anything. Zero is
-    told, because every sale shows that it is sold out.
+    Otherwise an order for too many units would reveal the number of units left without buying anything. If none are
+    left, the error says so, because every sale shows that it is sold out.
 
     Args:
         stock_shown: a value of `Sale.StockShown`.

@@ -18,7 +18,7 @@ from django.conf import settings
 VERSION = 7
 """The version of the UUIDs."""
 HASHED = 4
-"""Bytes of the keyed hash. A forged hash does no harm: the forger is told that an order of their own was lost."""
+"""Length of the keyed hash in bytes. A forged hash only tells the forger that an order of their own was lost."""
 
 
 def new_order_id(customer: int, at: datetime) -> UUID:

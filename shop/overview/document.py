@@ -27,7 +27,8 @@ from shop.overview.stock_report import StockReport, stock_report
 Value = TypeVar("Value")
 
 LEAST = 0.5
-"""Minimum seconds between two readings of a figure. With the pause of overview.js, a page is at most 2 s behind."""
+"""Minimum seconds between two readings of a figure. With the pause of overview.js, a page is at most 2 s behind,
+unless a figure takes so long to read that `SHARE` delays it."""
 SHARE = 4
 """A figure is read at most once in `SHARE` times the time that it takes, so it uses at most a quarter of a core."""
 

@@ -67,16 +67,15 @@ class PaymentProvider(ABC):
     def origin(self) -> str:
         """Scheme, host and port of the page where buyers pay; empty if the shop cannot lead them there.
 
-        The Content-Security-Policy of the order page allows forms to it. It may be a class attribute.
+        The Content-Security-Policy of the order page allows its form to lead there. May be a class attribute.
         """
 
     @abstractmethod
     def page_for(self, wanted: PaymentRequest) -> str:
         """Return the URL at which a customer pays. The shop calls this method at each press of "Pay".
 
-        It does not call it while `origin` is empty.
-
-        A buyer may open several such URLs for one order. If they pay twice, a refund is due.
+        While `origin` is empty, the shop has no such button. A buyer may open several such URLs for one order. If they
+        pay twice, a refund is due.
         """
 
     @abstractmethod

@@ -453,7 +453,7 @@ ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
 ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": None}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
-# Languages of the storefront. Its views choose the language, not a middleware, so that the API always uses English.
+# Languages of the storefront. Its views choose the language; no middleware does, so the API always uses English.
 LANGUAGES = [("en", "English"), ("zh-hans", "简体中文")]
 TIME_ZONE = "UTC"
 FORMAT_MODULE_PATH = ["shop.formats"]

@@ -235,7 +235,7 @@ def run_all(lines: Sequence[str]) -> None:
 
 @pytest.mark.slow
 def test_the_quick_commands_run(redis: Redis) -> None:
-    """The quick commands run on the test servers. Only this test uses the shop's own database there."""
+    """The quick commands run on the test servers, in the shop's own database instead of the tests' one."""
     run_all(QUICK)
 
 

@@ -16,7 +16,7 @@ from lab.workloads.registry import can_play, new_experiment
 from tests.lab.schedule_support import slow_but_for_each_kind
 
 WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
-"""On this rung's fix, A has the lock before B requests it, so the TTL cannot end. `test_rungs` covers that."""
+"""The rung whose fault cannot happen on its fix: A has the lock before B requests it. `test_rungs` covers this."""
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 

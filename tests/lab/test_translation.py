@@ -30,7 +30,7 @@ def test_the_compiled_file_matches_the_written_one() -> None:
 
 
 def explanations() -> list[str]:
-    """Return each sentence that explains how a rung was broken, with a 7 for each value."""
+    """Return each sentence that explains how a rung was broken, with a 7 in place of each value."""
     found = set()
     for module in EXPLAINING:
         tree = ast.parse((ROOT / "lab" / f"{module}.py").read_text(encoding="utf-8"))

@@ -89,7 +89,7 @@ class BusyShop(World):
             (f"shop/order/{order.pk}/record-payment/", {"amount": "1.00", "why": "By transfer."}),
             (f"shop/product/{self.ids['product']}/change/", {"name": "Studio headphones", "description": "Closed."}),
         ]
-        another = Client()  # The messages for the operator are shown to this client.
+        another = Client()  # This client gets the messages for the operator, so no page of `pages` shows them.
         another.force_login(self.root)
         for path, form in sent:
             assert another.post(f"/admin/{path}", form).status_code == 302, path

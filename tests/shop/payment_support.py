@@ -28,7 +28,7 @@ NOWHERE = {
     "REDIS_URL": "redis://127.0.0.1:1/0",
     "SECRET_KEY": "k" * 64,
 }
-"""Addresses without servers, because the provider needs none of the shop's servers."""
+"""Settings whose addresses lead to no server: the provider needs none of the shop's servers."""
 
 
 def provider_environment(**variables: str) -> dict[str, str]:

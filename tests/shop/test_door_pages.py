@@ -37,7 +37,7 @@ def idle(django_db_setup: None) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def answers_while_idle(idle: int) -> dict[str, Answer]:
-    """Return the answers to a browser that need a free thread, by problem type. After the last one, none is free."""
+    """Return, by problem type, the answers for which the server needs a thread. The last request keeps the thread."""
     slow = {"Content-Length": "500"}
     return {
         problems.INTERNAL.slug: answer(idle, "GET", "/broken/", BROWSER),
@@ -141,7 +141,7 @@ def test_the_page_names_the_limit_of_a_form() -> None:
 @needs_chromium
 @pytest.mark.slow
 def test_a_phone_shows_the_page_without_scrolling_sideways(port: int, tmp_path: Path) -> None:
-    """Chromium shows the page of the overloaded shop under its own policy, and obeys its style."""
+    """Chromium applies the style of each error page. The Content-Security-Policy of the response blocks nothing."""
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = launch(playwright)

@@ -78,7 +78,7 @@ def form_of(client: Client, slug: str, **query: Any) -> dict[str, str]:
 
 
 def bought(client: Client, slug: str) -> UUID:
-    """Buy without JavaScript, and return the order."""
+    """Buy without JavaScript, and return the id of the order."""
     answer = client.post(f"/sales/{slug}/buy/", form_of(client, slug))
     assert answer.status_code == 302, answer.content.decode()
     return UUID(answer.headers["Location"].split("/")[-2])

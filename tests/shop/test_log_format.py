@@ -107,7 +107,7 @@ def test_celery_writes_its_log_in_the_chosen_format(
     logger, handler = logging.getLogger("celery of a test"), logging.StreamHandler()
     handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
     monkeypatch.setattr(logger, "handlers", [handler])
-    for _ in range(2):  # Celery calls it for each of its two loggers, which may share a handler.
+    for _ in range(2):  # Celery calls `format_log` for each of its two loggers, which may share a handler.
         tasks.format_log(logger=logger)
     placed = uuid4()
     log_context.order.set(placed)

@@ -558,7 +558,7 @@ def test_the_button_buys_once_if_the_script_of_the_form_does_not_load(enter: Ent
 
 
 def test_the_form_does_not_wait_for_a_script_that_never_comes(enter: Enter) -> None:
-    """Neither an error nor the script arrives. Then the form buys with its own key after a few seconds."""
+    """If the script neither loads nor fails, the form buys with its own key after a few seconds."""
     customer, _, address = prepared()
     context = enter(customer)
     context.route("**/intents.js", lambda route: None)

@@ -44,7 +44,7 @@ class SilentServer:
                 self._accepted.append(connection)
 
     def count(self) -> int:
-        """Return the number of connections. A last one, accepted after the others, ends the count."""
+        """Return the number of connections. When one more, uncounted, is accepted, all earlier ones are counted."""
         self._sentinel.clear()
         with socket.socket() as last:
             last.bind(("127.0.0.1", 0))

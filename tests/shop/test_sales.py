@@ -247,7 +247,7 @@ def test_an_offer_that_was_read_before_a_change_is_not_cached() -> None:
         Sale.objects.update(name="closed")
         offers.forget(made.sale)
 
-    with interleaved(close, after="shop_product"):  # the last read of an offer
+    with interleaved(close, after="shop_product"):  # the last table that `offers.get` reads
         assert offers.get(made.sale).name != "closed"  # type: ignore[union-attr]
     assert offers.get(made.sale).name == "closed"  # type: ignore[union-attr]
 

@@ -326,7 +326,7 @@ def test_a_correction_finds_split_units(name: str) -> None:
 
 
 def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
-    """A late payment locks its stock rows before segments, as carts do. Another order could deadlock."""
+    """A late payment locks its stock rows before segments, as carts do. Any other sequence could deadlock."""
     offer = on_sale({"a": 10, "c": 10}, strategy="segmented-lock")
     cart = {"customer": new_customer(), "quantities": offer.cart(a=1, c=1), "key": "k"}
     order = Order.objects.get(pk=place_order(sale=offer.sale, **cart).order.pk)

@@ -110,7 +110,7 @@ def walk(enter: Enter, tmp_path: Path) -> Any:
 
 
 def all_sales() -> dict[str, str]:
-    """Put a sale of each state on sale. Return their slugs by state."""
+    """Create a sale in each state. Return their slugs by state."""
     made = {
         "open": on_sale({"keyboard": 40, "headphones": 3}, closes=HOUR, limit=2),
         "coming": on_sale({"lamp": 30}, opens=HOUR, closes=2 * HOUR),

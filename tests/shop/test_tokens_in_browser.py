@@ -1,4 +1,4 @@
-"""How few access tokens the page of a sale requests, in Chromium: a crowd that watches must not reach the shop."""
+"""The page of a sale requests few access tokens (in Chromium), so that a watching crowd does not reach the shop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ END_TOKEN = "import('/static/shop/visit.js').then(({ visit }) => { visit.login.u
 
 
 def requests_of(context: BrowserContext, end: str) -> list[str]:
-    """Return a list that collects the requests whose address ends so."""
+    """Return a list that collects the addresses of requests that end with `end`."""
     found: list[str] = []
     context.on("request", lambda request: found.append(request.url) if request.url.endswith(end) else None)
     return found

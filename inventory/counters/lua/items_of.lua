@@ -1,4 +1,4 @@
--- Shared by all scripts of stock: the text of this file comes before theirs.
+-- Shared code: the text of this file is put before that of every other script of stock.
 
 -- Return the items of a reservation, each {name of a counter, units, ...}, and the whole reservation; nil if it is
 -- unreadable. Redis does not roll back what a failed script has written, so scripts call this before they write.

@@ -1,8 +1,9 @@
 -- Set the units reserved to the sum of the reservations.
 -- KEYS[1]   the reservations: a hash of order id to reservation
 -- KEYS[2]   the units reserved: a hash of counter name to units
--- Returns {counter name, units before, units after} for each value that was wrong. Nothing is changed while one of the
--- reservations cannot be read, because its units are unknown, nor while there are more than ARGV[1] of them.
+-- ARGV[1]   the maximum number of reservations; if there are more, nothing is changed
+-- Returns {counter name, units before, units after} for each value that was wrong. If a reservation cannot be read,
+-- nothing is changed either, because its units are unknown.
 
 if redis.call("HLEN", KEYS[1]) > tonumber(ARGV[1]) then
     return {}

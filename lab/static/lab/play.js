@@ -6,7 +6,8 @@ document.body.addEventListener("htmx:afterSettle", () => {
   if (document.activeElement === document.body) document.getElementById("status").focus({ preventScroll: true });
 });
 
-// A refusal is a page of its own that says what to do next: go there. Without a connection, the browser says so there.
+// If a request of htmx fails, open its address: a refusal of the server is a page that says what to do next. Without a
+// connection, the browser shows its own error page.
 for (const failure of ["htmx:responseError", "htmx:sendError"]) {
   document.body.addEventListener(failure, (event) => window.location.assign(event.detail.pathInfo.requestPath));
 }
