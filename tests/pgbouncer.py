@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,8 +88,18 @@ def running_pgbouncer(
     child = Child("pgbouncer", [PGBOUNCER, str(file)], log=outer / "log", user=unprivileged_user())
     try:
         child.start()
-        child.wait_until((folder / f".s.PGSQL.{PORT}").exists, PATIENCE)
+        child.wait_until(lambda: _listens(folder / f".s.PGSQL.{PORT}"), PATIENCE)
         yield PgBouncer(folder, database["NAME"])
     finally:
         child.stop()
         shutil.rmtree(outer)
+
+
+def _listens(file: Path) -> bool:
+    """Return whether a server accepts connections. The file of its socket exists a moment earlier."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(file))
+        except OSError:
+            return False
+        return True
