@@ -106,7 +106,7 @@ def test_only_valkey_is_started_beside_a_given_database(folder: RunFolder) -> No
 def test_nothing_is_started_when_both_are_given(folder: RunFolder) -> None:
     given = {
         "DATABASE_URL": "postgres://eve:hunter2@127.0.0.1:1/shop?password=hunter2",
-        "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0?password=hunter2",
+        "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0",
         "SECRET_KEY": SECRET_KEY,
     }
     started = manage(folder, "start", **given)
