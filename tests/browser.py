@@ -16,6 +16,13 @@ needs_chromium = pytest.mark.skipif(
     reason="Chromium is not installed; on Debian: apt-get install chromium",
 )
 """Skips a test where Chromium is not installed. With `CI` set, the test fails there instead."""
+IN_BROWSER = [
+    pytest.mark.slow,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.usefixtures("redis"),
+    needs_chromium,
+]
+"""Marks of tests that visit the shop in Chromium."""
 
 
 def launch(playwright: Playwright) -> Browser:

@@ -257,6 +257,13 @@ def test_browsers_get_the_pages_of_the_door(tmp_path: Path, path: bytes, headers
                     assert body == (b"" if method == b"HEAD" else door.REFUSALS[status])
 
 
+def answer_to(sent: bytes, upstream: Upstream, folder: Path) -> tuple[bytes, bytes]:
+    """Send bytes to nginx, and return the head and the body of its answer."""
+    with proxy(folder, upstream.port) as port, connect(port, sent) as client:
+        head, _, body = received(client).partition(b"\r\n\r\n")
+    return head, body
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [
@@ -269,8 +276,7 @@ def test_browsers_get_the_pages_of_the_door(tmp_path: Path, path: bytes, headers
 def test_browsers_get_a_page_for_what_it_refuses_itself(
     upstream: Upstream, tmp_path: Path, sent: bytes, status: int
 ) -> None:
-    with proxy(tmp_path, upstream.port) as port, connect(port, sent) as client:
-        head, _, body = received(client).partition(b"\r\n\r\n")
+    head, body = answer_to(sent, upstream, tmp_path)
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert body == door.REFUSALS[status]
 
@@ -288,8 +294,7 @@ def test_browsers_get_a_page_for_what_it_refuses_itself(
 def test_what_it_refuses_itself_is_a_problem_document(
     upstream: Upstream, tmp_path: Path, sent: bytes, status: int
 ) -> None:
-    with proxy(tmp_path, upstream.port) as port, connect(port, sent) as client:
-        head, _, body = received(client).partition(b"\r\n\r\n")
+    head, body = answer_to(sent, upstream, tmp_path)
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"application/problem+json" in head
     assert json.loads(body)["detail"]

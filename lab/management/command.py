@@ -20,9 +20,9 @@ from lab.workloads.base import NAMES
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C has ended: 128 plus the number of the signal, as in shells."""
 MOST_REPEATS = 1000
-"""How often a schedule on the command line may repeat a choice."""
+"""Maximum number of repeats of one choice in a schedule on the command line."""
 SHORTEST_COUNTED = 3
-"""Equal choices in a row from which on a schedule's text gives their number."""
+"""Minimum number of equal choices in a row that the text of a schedule counts."""
 
 
 class LabCommand(BaseCommand):
@@ -96,9 +96,9 @@ def schedule_text(choices: Sequence[str]) -> str:
 
 
 def this_program() -> list[str]:
-    """Return the words with which a user starts `manage.py` in the present folder."""
+    """Return the words with which the user has started this program: Python, as seen from here, and `manage.py`."""
     python = Path(sys.executable)
-    return [str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python), "manage.py"]
+    return [str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python), sys.argv[0]]
 
 
 clients = number(1, len(NAMES))

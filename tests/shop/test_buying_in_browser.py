@@ -17,7 +17,7 @@ from shop.orders.queued import save_queued
 from shop.orders.returns import return_order
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import preheat_sale
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import new_customer, orders_in
 from tests.shop.browser_support import (
     EN,
@@ -44,12 +44,7 @@ __all__ = ["browser", "enter", "port"]  # the fixtures
 OLDEST_FIGURES = 5500
 """Maximum age of figures in milliseconds: a web server caches 2 s, a proxy 1 s, and a page polls within 2.5 s."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 # Buying
 

@@ -7,12 +7,11 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 
-import pytest
 from playwright.sync_api import expect
 
 from shop.models import Product
 from shop.sales import lifecycle
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import OnSale
 from tests.shop.browser_support import (
     SAYS,
@@ -33,12 +32,7 @@ __all__ = ["browser", "enter", "port"]  # the fixtures
 STATIC = CHECKOUT / "shop" / "static" / "shop"
 MOST_BYTES = 60_000
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 LEFT = {"en": ("5 left", "Sold out"), "zh-hans": ("剩余 5 件", "售罄")}
 NOT_OPEN = {"en": "Not open yet", "zh-hans": "尚未开售"}

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from shop.models import Guest, Order, Sale
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import orders_in
 from tests.shop.browser_support import (
     DESKTOP,
@@ -29,12 +29,7 @@ from tests.shop.browser_support import (
 
 __all__ = ["browser", "enter", "port"]  # the fixtures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 ADDRESS = "gast@example.com"
 WORDS = {

@@ -16,7 +16,7 @@ from playwright.sync_api import Page, expect
 
 from loadtest.local_shop import free_port
 from shop.models import Order, OrderItem, Payment, Sale
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import orders_in
 from tests.shop.browser_support import (
     SAYS,
@@ -37,12 +37,7 @@ from tests.waiting import wait_for
 
 __all__ = ["browser", "enter"]  # the fixtures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 NAME, ADDRESS, PASSWORD = "ada", "ada@example.com", "the right one 2026"
 TEXTS = {

@@ -16,7 +16,7 @@ from shop.accounts.sessions import SessionStore
 from shop.models import Order, OrderItem
 from shop.orders.queued import save_queued
 from shop.pages.buying import kept_key
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import new_customer, orders_in
 from tests.shop.browser_support import (
     EN,
@@ -42,12 +42,7 @@ from tests.waiting import wait_for
 
 __all__ = ["browser", "enter", "port"]  # the fixtures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 FORGETFUL = """
     const open = IDBFactory.prototype.open;

@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Route, expect
 
 from shop.models import Sale
 from shop.sales.preheat import preheat_sale
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import new_customer, on_sale
 from tests.shop.browser_support import (
     EN,
@@ -30,12 +30,7 @@ from tests.waiting import wait_for
 
 __all__ = ["browser", "enter", "port"]  # the fixtures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 SHIFTS = """
     window.shifts = [];

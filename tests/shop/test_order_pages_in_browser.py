@@ -19,7 +19,7 @@ from shop.models import Payment
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.runtime import csp
-from tests.browser import launch, needs_chromium
+from tests.browser import IN_BROWSER, launch
 from tests.factories import OnSale, elsewhere, new_customer, on_sale
 from tests.shop.conftest import buy, make_due, on_hand, state
 from tests.shop.payment_support import SECRET, provider_process, session_of
@@ -33,12 +33,7 @@ WORDS = {
     "zh-CN": ("付款 19.80 EUR", "返回商店", "已付款"),
 }
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 Open = Callable[..., Page]
 

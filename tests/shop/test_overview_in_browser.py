@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 from playwright.sync_api import Page, Route, expect, sync_playwright
 
 from shop.sales import lifecycle
-from tests.browser import launch, needs_chromium
+from tests.browser import IN_BROWSER, launch
 from tests.docs.pages import PAGES, anchors
 from tests.factories import close_now, elsewhere, on_sale
 from tests.locking.proxy import Proxy
@@ -27,12 +26,7 @@ from tests.waiting import PATIENCE
 
 __all__ = ["fresh", "proxy"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 STAMPED = """
 window.shownAt = {};

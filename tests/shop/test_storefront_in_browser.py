@@ -24,7 +24,7 @@ from shop.orders.returns import return_order
 from shop.pages import sales
 from shop.sales import lifecycle, offers
 from shop.waiting import room
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import new_customer, on_sale
 from tests.shop.browser_support import (
     DESKTOP,
@@ -41,12 +41,7 @@ from tests.shop.waiting_support import enter_all, set_rate, with_room
 
 __all__ = ["browser", "enter"]  # the fixtures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 HOUR = timedelta(hours=1)
 ENGLISH = re.compile(r"[A-Za-z]{2,}(?:[ ,.]+[A-Za-z]{2,}){2,}")

@@ -10,7 +10,7 @@ from django.conf import settings
 from playwright.sync_api import Page, expect, sync_playwright
 
 from shop.models import Sale
-from tests.browser import launch, needs_chromium
+from tests.browser import IN_BROWSER, launch
 from tests.factories import close_now, new_customer, on_sale
 from tests.shop.conftest import buy
 from tests.shop.payment_support import session_of
@@ -19,12 +19,7 @@ from tests.shop.waiting_support import with_room
 TOKYO = timezone(timedelta(hours=9), "GMT+9")
 HOUR = timedelta(hours=1)
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 
 def in_words(moment: str, language: str, zone: timezone) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 from django.conf import settings
 from playwright.sync_api import BrowserContext, Page
 
 from shop.pages import login_hint
-from tests.browser import needs_chromium
+from tests.browser import IN_BROWSER
 from tests.factories import new_customer
 from tests.shop.browser_support import EN, Enter, browser, button, enter, opened, port, prepared, shows, sold
 from tests.shop.payment_support import login_cookies
@@ -15,12 +14,7 @@ from tests.waiting import wait_for
 
 __all__ = ["browser", "enter", "port"]  # the fixtures
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 IDENTIFIED = "import('/static/shop/visit.js').then(({ visit }) => visit.identify()).then((login) => login?.access)"
 """Waits until the page has asked for the log-in, and returns the token; null without a log-in."""

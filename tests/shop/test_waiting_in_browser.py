@@ -17,7 +17,7 @@ from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
 from shop.models import Product, Sale
 from shop.sales import lifecycle, offers
 from shop.waiting import room
-from tests.browser import launch, needs_chromium
+from tests.browser import IN_BROWSER, launch
 from tests.factories import OnSale, new_customer, orders_in
 from tests.shop.payment_support import login_cookies
 from tests.shop.waiting_support import set_rate, with_room
@@ -33,12 +33,7 @@ WORDS = {
     "zh-CN": ("进入等候室", "您是第 812 位", "购买", "抢到了", "您已参加抽签"),
 }
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    pytest.mark.usefixtures("redis"),
-    needs_chromium,
-]
+pytestmark = IN_BROWSER
 
 Visit = Callable[..., BrowserContext]
 
@@ -254,7 +249,7 @@ RETURN = "delete document.hidden; document.dispatchEvent(new Event('visibilitych
 
 
 def entered(visit: Visit, language: str = "en") -> tuple[OnSale, Page]:
-    """Return a sale, and the page of a visitor who waits in its room behind `OTHERS`."""
+    """Return a sale and a page of its waiting room. The visitor of the page is behind `OTHERS` customers."""
     offer, slug = crowded()
     page = visit(language).new_page()
     page.goto(f"/waiting/{slug}/")
