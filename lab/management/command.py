@@ -82,6 +82,8 @@ def schedule(text: str) -> tuple[str, ...]:
     chosen: list[str] = []
     for part in filter(None, map(str.strip, text.split(","))):
         choice, times, count = part.partition("*")
+        if not choice.strip():
+            raise ArgumentTypeError(f"{part!r} has no choice before the *, as in B*3")
         chosen += [choice.strip()] * (number(1, MOST_REPEATS)(count) if times else 1)
     return tuple(chosen)
 
@@ -96,7 +98,7 @@ def schedule_text(choices: Sequence[str]) -> str:
 
 
 def this_program() -> list[str]:
-    """Return the words with which the user has started this program: Python, as seen from here, and `manage.py`."""
+    """Return the words that start this program again: Python as seen from here, and `manage.py` as it was named."""
     python = Path(sys.executable)
     return [str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python), sys.argv[0]]
 

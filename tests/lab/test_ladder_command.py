@@ -13,6 +13,7 @@ from django.core.management import CommandError, call_command
 from lab.claims import verify, witness
 from lab.claims.finding import REPLAYS
 from lab.ladder.catalogue import LADDER
+from lab.management.command import schedule, schedule_text
 from lab.sandbox.sandbox import Sandbox
 from tests.lab.schedule_support import manage
 
@@ -125,6 +126,7 @@ def test_output_and_status(sandbox: Sandbox, arguments: tuple[str, ...], status:
         (("explore", "fence", "--preemptions", "-1"), "--preemptions: must be a number from 0, not -1"),
         (("explore", "fence", "--faults", "one"), "--faults: must be a number from 0, not one"),
         (("replay", "no-lock", "--on", "nothing"), "There is no rung nothing"),
+        (("replay", "no-lock", "A,*3"), "schedule: '[*]3' has no choice before the [*], as in B[*]3"),
         (("replay", "no-lock", "A,B*0"), "schedule: must be a number from 1 to 1000, not 0"),
         (("ladder", "nothing", "--verify"), "There is no rung nothing"),
         (("ladder", "renewal", "--verify", "--schedules", "5"), "only with --deep"),
@@ -137,11 +139,17 @@ def test_wrong_arguments_are_refused(arguments: tuple[str, ...], text: str) -> N
         call_command(*arguments)
 
 
+def test_the_text_of_a_schedule_counts_repeats_and_is_read_back() -> None:
+    choices = ("A", "B", "B", "crash A", "C", "C", "C")
+    assert schedule_text(choices) == "A,B,B,crash A,C*3"
+    assert schedule(schedule_text(choices)) == choices
+
+
 def test_the_hint_of_explore_replays_what_it_found(sandbox: Sandbox) -> None:
     found = manage("explore", "setnx", "--clients", "3")
     assert found.returncode == 0, found.stderr
     python, program, *arguments = shlex.split(found.stdout.splitlines()[-1].partition("See each step: ")[2])
-    assert (Path(python).name, program) == (Path(sys.executable).name, "manage.py")
+    assert (Path(python).name, Path(program).name) == (Path(sys.executable).name, "manage.py")
     assert "C" in arguments[2]
     shown = manage(*arguments)
     assert shown.returncode == 0, shown.stderr

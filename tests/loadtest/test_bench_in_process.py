@@ -28,6 +28,8 @@ def test_both_are_measured_and_leave_no_table(redis: Redis) -> None:
     figures = references.measure(customers=create_customers(2), clients=4, seconds=0.1)
     assert set(figures) == {"redis_lock_alone_per_s", "pgbench_hot_row_per_s"}
     assert all(per_s > 0 for per_s in figures.values())
+    rounds = [figures, dict.fromkeys(figures, 0.0), {name: 2 * per_s for name, per_s in figures.items()}]
+    assert references.summarize_rounds(rounds) == {name: round(per_s, 1) for name, per_s in figures.items()}
     assert Order.objects.exists()
     assert tables() == before
 

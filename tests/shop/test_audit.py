@@ -122,6 +122,12 @@ def lose_a_unit() -> None:
     StockItem.objects.filter(sku="b").update(on_hand=1)
 
 
+def test_one_unit_of_one_sku_is_counted_as_one(customer: int, capsys: pytest.CaptureFixture[str]) -> None:
+    place(on_sale({"a": 1}), customer, a=1)
+    assert run_audit() == 0
+    assert capsys.readouterr().out == "Conserved: 1 sku, 1 unit sold, none of them twice.\n"
+
+
 def test_the_command_reports_that_the_law_holds(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_audit() == 0
     assert capsys.readouterr().out == "Conserved: 2 skus, 2 units sold, none of them twice.\n"

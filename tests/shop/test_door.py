@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from statistics import median
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -293,7 +292,8 @@ def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Pro
         alone.append(burst())
         with slow_clients(port, 500):
             beside.append(burst())
-    assert median(beside) <= 1.1 * median(alone)
+    # Compare the least of each. Other load on the machine and small batches of orders add CPU time, and by chance.
+    assert min(beside) <= 1.1 * min(alone)
 
 
 def cpu_seconds(process: psutil.Process) -> float:

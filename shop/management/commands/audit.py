@@ -31,6 +31,7 @@ class Command(BaseCommand):
         if unknown := set(options["sku"]) - {row.sku for row in figures}:
             raise CommandError(f"There is no stock of {', '.join(sorted(unknown))}.", returncode=2)
         broken = [row for row in figures if not row.conserved]
+        skus = f"{len(figures)} sku{pluralize(len(figures))}"
         if options["json"]:
             rows = [
                 {**asdict(row), "drift": row.drift, "oversold": row.oversold, "conserved": row.conserved}
@@ -44,10 +45,9 @@ class Command(BaseCommand):
                 # As `Text`, because rich would read the brackets in a sku such as shirt[xl] as a style.
                 table.add_row(*(Text(str(getattr(row, name))) for name in names))
             Console().print(table)
-            self.stdout.write(f"BROKEN: {len(broken)} of {len(figures)} skus.")
+            self.stdout.write(f"BROKEN: {len(broken)} of {skus}.")
         else:
             sold = sum(row.sold for row in figures)
-            skus, units = f"{len(figures)} sku{pluralize(len(figures))}", f"{sold} unit{pluralize(sold)}"
-            self.stdout.write(f"Conserved: {skus}, {units} sold, none of them twice.")
+            self.stdout.write(f"Conserved: {skus}, {sold} unit{pluralize(sold)} sold, none of them twice.")
         if broken:
             raise SystemExit(1)

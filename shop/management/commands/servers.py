@@ -83,7 +83,7 @@ class Command(BaseCommand):
     def _stop(self, folder: RunFolder, *, delete: bool) -> None:
         program = program_that_runs(folder)
         ran = supervisor.stop(folder, delete=delete)
-        if program:
+        if program and ran:
             self.stdout.write(f"Stopped `{program}`, which ran the servers in {folder.path}.")
         else:
             self.stdout.write(f"Stopped the servers in {folder.path}." if ran else f"No servers run in {folder.path}.")
