@@ -464,7 +464,7 @@ SURROUNDINGS = {
     "no such column": "SELECT no_such_column FROM inventory_stockitem",
     "a new column": "INSERT INTO inventory_stockitem (sku) VALUES ('new')",
     "a sequence that is behind": "INSERT INTO inventory_stockitem SELECT * FROM inventory_stockitem",
-    "no such statement": "EXECUTE _pg3_0",
+    "no such statement": "EXECUTE no_such_statement",
     "too slow": "SET LOCAL statement_timeout = 1; SELECT pg_sleep(60)",
 }
 
