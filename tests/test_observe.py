@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import yaml
 
 from shop.metrics import definitions
 from shop.metrics.definitions import HistogramOf
-from tests.docs.pages import PAGES, plain, section
+from tests.docs.pages import PAGES, leads_to, moved, plain
 from tests.test_compose import load
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,14 +121,24 @@ def test_alerts_and_dashboard_use_metrics_and_labels_that_there_are() -> None:
     assert used == known.keys(), "every metric is shown or watched"
 
 
-def advice_elsewhere(page: str) -> list[str]:
+def advice_elsewhere(pages: Mapping[str, str] = PAGES) -> list[str]:
     """Return the alerts whose advice is not in the section of the manual that they name."""
     noted = {rule["alert"]: rule["annotations"] for rule in rules()}
-    return [name for name, each in noted.items() if plain(each["todo"]) not in plain(section(page, each["where"]))]
+    return [name for name, each in noted.items() if plain(each["todo"]) not in plain(leads_to(each["where"], pages))]
 
 
 def test_an_alert_names_the_section_that_says_what_to_do() -> None:
-    assert advice_elsewhere(PAGES["docs/operations.md"]) == []
+    assert advice_elsewhere() == []
+
+
+def test_the_table_of_alerts_leads_to_the_section_of_each() -> None:
+    """The row of an alert has the link to its section, or the advice itself."""
+    rows = [row for row in PAGES["docs/incidents.md"].splitlines() if row.startswith("| ")]
+    for rule in rules():
+        (row,) = [row for row in rows if f"(`{rule['alert']}`)" in row]
+        page, _, anchor = rule["annotations"]["where"].partition("#")
+        link = f"#{anchor}" if page == "incidents.md" else page
+        assert f"]({link}" in row or plain(rule["annotations"]["todo"]) in plain(row), row
 
 
 @pytest.mark.parametrize(
@@ -137,7 +147,7 @@ def test_an_alert_names_the_section_that_says_what_to_do() -> None:
 )
 def test_advice_that_the_section_does_not_give_is_found(words: str, others: str, found: str) -> None:
     """Negative control."""
-    assert advice_elsewhere(PAGES["docs/operations.md"].replace(words, others)) == [found]
+    assert advice_elsewhere(moved(words, others)) == [found]
 
 
 def test_every_panel_fits_the_grid_and_has_a_title() -> None:

@@ -7,8 +7,7 @@ from typing import Literal
 
 Level = Literal["ok", "warning", "red"]
 
-PAGE = "docs/operations.md"
-BEFORE = "before-a-sale"
+BEFORE = "before-a-sale.md#before-a-sale"
 KEEP = "Set appendonly yes, appendfsync always and maxmemory-policy noeviction."
 """Advice when Redis may lose data."""
 
@@ -22,7 +21,7 @@ class Finding:
         level: red if the sale would fail, warning for something that an operator should know, else ok.
         found: what was found.
         advice: what to do about a warning or red, in the words of the section; else empty.
-        section: anchor in docs/operations.md.
+        section: page and anchor below docs/, such as `incidents.md#redis-is-away`.
     """
 
     check: str
@@ -38,7 +37,7 @@ class Finding:
     @property
     def link(self) -> str:
         """Path and anchor of the section in the documentation."""
-        return f"{PAGE}#{self.section}"
+        return f"docs/{self.section}"
 
 
 def worst(findings: list[Finding]) -> Level:

@@ -29,7 +29,9 @@ def _run(check: Callable[[], Finding], name: str = "") -> Finding:
         return check()
     except RedisError as error:
         text = f"Redis does not answer, or refuses the command: {str(error).rstrip('.')}."
-        return Finding(shown, "red", text, "Start Redis, and check that the workers are there.", "redis-is-away")
+        return Finding(
+            shown, "red", text, "Start Redis, and check that the workers are there.", "incidents.md#redis-is-away"
+        )
     except DatabaseError as error:
         text = f"Postgres does not answer, or refuses the query: {str(error).strip().rstrip('.')}."
-        return Finding(shown, "red", text, "Start Postgres.", "postgres-is-away-or-read-only")
+        return Finding(shown, "red", text, "Start Postgres.", "incidents.md#postgres-is-away-or-read-only")

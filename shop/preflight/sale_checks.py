@@ -19,10 +19,16 @@ from shop.sales import lifecycle
 def window(sale: Sale) -> Finding:
     check, now = "Window", clock.now()
     if sale.closes_at <= now:
-        return Finding(check, "red", "The sale is over.", "To open a closed sale again, extend it.", "stop-a-sale")
+        return Finding(
+            check, "red", "The sale is over.", "To open a closed sale again, extend it.", "during-a-sale.md#stop-a-sale"
+        )
     if sale.paused_at is not None:
         return Finding(
-            check, "red", "The sale is paused: nobody can buy.", "Resume it when the reason is gone.", "pause-a-sale"
+            check,
+            "red",
+            "The sale is paused: nobody can buy.",
+            "Resume it when the reason is gone.",
+            "during-a-sale.md#pause-a-sale",
         )
     when = f"from {sale.opens_at:%Y-%m-%d %H:%M:%S} to {sale.closes_at:%Y-%m-%d %H:%M:%S} UTC"
     return Finding(check, "ok", f"Open {when}.")
@@ -57,7 +63,9 @@ def strategy(sale: Sale) -> Finding:
     check = "Strategy"
     if sale.strategy not in registry.NAMES:
         text = f"{sale.strategy} needs servers that the settings do not name, so every order is answered 503."
-        return Finding(check, "red", text, "Set their addresses, the same for all processes.", "what-the-log-says")
+        return Finding(
+            check, "red", text, "Set their addresses, the same for all processes.", "log.md#what-the-log-says"
+        )
     if (risks := registry.risks(sale.strategy)) and settings.QUEUED_ORDERS_MAY_BE_LOST:
         return Finding(check, "warning", f"Queued orders may be lost, as you have accepted: {'; '.join(risks)}.", KEEP)
     if risks:
@@ -77,14 +85,14 @@ def guests(sale: Sale) -> Finding:
             f"Each new guest is a new customer: {' and '.join(counted)} can be multiplied by changing browsers, as "
             "often as an address may sign up."
         )
-        return Finding(check, "warning", text, "If that is too weak, switch guest checkout off.", "guests")
+        return Finding(check, "warning", text, "If that is too weak, switch guest checkout off.", "guests.md#guests")
     return Finding(check, "ok", "Guests may buy, and nothing is counted for each customer.")
 
 
 def conserved(sale: Sale) -> Finding:
     if broken := [row.sku for row in conservation.figures(sale.skus) if not row.conserved]:
         text = f"The figures of {', '.join(broken)} do not agree."
-        return Finding("Audit", "red", text, AUDIT, "the-verdict-is-broken")
+        return Finding("Audit", "red", text, AUDIT, "incidents.md#the-verdict-is-broken")
     return Finding("Audit", "ok", "The figures of its stock agree.")
 
 

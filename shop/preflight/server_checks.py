@@ -35,7 +35,9 @@ def postgres() -> Finding:
         return Finding(check, "red", text, "Leave fsync, full_page_writes and synchronous_commit on.")
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
-        return Finding(check, "red", "Some migrations are not applied.", "Run manage.py migrate.", "start")
+        return Finding(
+            check, "red", "Some migrations are not applied.", "Run manage.py migrate.", "deployment.md#start"
+        )
     return Finding(check, "ok", "It keeps what it has committed, and all migrations are applied.")
 
 
@@ -44,7 +46,9 @@ def connections() -> Finding:
     check, webs = "Connections to Postgres", settings.WEB_PROCESSES * settings.WEB_DATABASE_CONNECTIONS
     if settings.DATABASE_POOLER:
         text = f"The limit of the pooler cannot be read. One web server may open {webs + OTHERS} connections."
-        return Finding(check, "warning", text, "Let max_client_conn cover all connections of the shop.", "pgbouncer")
+        return Finding(
+            check, "warning", text, "Let max_client_conn cover all connections of the shop.", "deployment.md#pgbouncer"
+        )
     found = _settings("max_connections", "superuser_reserved_connections", "reserved_connections")
     allowed = int(found["max_connections"]) - sum(
         int(found[name]) for name in ("superuser_reserved_connections", "reserved_connections")
@@ -109,17 +113,17 @@ def workers() -> Finding:
     found = heartbeat.alive()[heartbeat.WORKER]
     if not found:
         text = "No worker is alive: queued orders are not saved, and unpaid ones do not expire."
-        return Finding("Workers", "red", text, "Start a worker.", "start")
+        return Finding("Workers", "red", text, "Start a worker.", "deployment.md#start")
     return Finding("Workers", "ok", f"Alive: {found}.")
 
 
 def beat() -> Finding:
     if not (found := heartbeat.alive()[heartbeat.BEAT]):
         text = "Beat is not alive: no sale is preheated, and no order expires."
-        return Finding("Beat", "red", text, "Start beat. Exactly one may run.", "start")
+        return Finding("Beat", "red", text, "Start beat. Exactly one may run.", "deployment.md#start")
     if found > 1:
         text = f"{found} schedulers are alive, so each task runs {found} times."
-        return Finding("Beat", "warning", text, "Stop all but one.", "start")
+        return Finding("Beat", "warning", text, "Stop all but one.", "deployment.md#start")
     return Finding("Beat", "ok", "Alive.")
 
 

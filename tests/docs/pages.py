@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,6 +34,27 @@ def section(page: str, anchor: str) -> str:
     parts = re.split(r"^(?=#+ )", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
     (found,) = [part for part in parts if anchor in anchors(part)]
     return found.partition("\n")[2]
+
+
+def leads_to(address: str, pages: Mapping[str, str] = PAGES) -> str:
+    """Return the section of the documentation at an address below docs/, such as `incidents.md#redis-is-away`."""
+    page, _, anchor = address.partition("#")
+    return section(pages[f"docs/{page}"], anchor)
+
+
+def exists(address: str, pages: Mapping[str, str] = PAGES) -> bool:
+    """Say whether an address below docs/ names a page and a heading that are there."""
+    page, _, anchor = address.partition("#")
+    return anchor in anchors(pages.get(f"docs/{page}", ""))
+
+
+def moved(words: str, others: str) -> dict[str, str]:
+    """Return all pages with other words in place of some, and those words in the last section of each page.
+
+    It is for negative controls: words in another section are not where a reader looks.
+    """
+    assert any(words in text for text in PAGES.values())
+    return {page: f"{text.replace(words, others)}\n{words}\n" for page, text in PAGES.items()}
 
 
 OF_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}

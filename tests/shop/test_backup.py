@@ -1,4 +1,4 @@
-"""Back up and restore, as docs/operations.md says: afterwards stock, orders and Redis agree."""
+"""Back up and restore, as docs/backup.md says: afterwards stock, orders and Redis agree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(name: str, folder: Path, *, address: str = "") -> None:
     Args:
         address: the `host` and `port` to connect to; empty for those of Postgres itself.
     """
-    (line,) = [line for line in PAGES["docs/operations.md"].splitlines() if line.startswith(f"{name} ")]
+    (line,) = [line for line in PAGES["docs/backup.md"].splitlines() if line.startswith(f"{name} ")]
     words = shlex.split(line.replace("$DATABASE_URL", url(address)))
     subprocess.run([BIN / words[0], *words[1:]], cwd=folder, check=True, timeout=60)
 

@@ -492,7 +492,7 @@ def test_a_bug_counts_as_internal() -> None:
 
 
 def test_the_page_for_operators_has_all_metrics_with_their_labels() -> None:
-    table = PAGES["docs/operations.md"].partition("## Metrics")[2].partition("\n## ")[0]
+    table = PAGES["docs/metrics.md"].partition("## Metrics")[2].partition("\n## ")[0]
     rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `shop_")]
     documented = {LABELS.findall(name)[0]: tuple(LABELS.findall(labels)) for name, labels in rows}
     assert documented == {metric.name: metric.labels for metric in definitions.METRICS}

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -39,7 +39,7 @@ from shop.reconcile import reconcile_and_audit
 from shop.reconciliations import Reconciliation
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
-from tests.docs.pages import PAGES, anchors, plain, section
+from tests.docs.pages import PAGES, exists, leads_to, moved, plain
 from tests.factories import new_customer, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
 from tests.shop.test_admin import text
@@ -120,7 +120,7 @@ def test_a_sale_that_was_not_loaded_in_time_asks_for_an_operator() -> None:
     assert asking() == []
     Sale.objects.filter(pk=offer.sale).update(opens_at=timezone.now() + soon)
     (alert,) = asking()
-    assert (alert.section, "opens soon" in alert.text) == ("before-a-sale", True)
+    assert (alert.section, "opens soon" in alert.text) == ("before-a-sale.md#before-a-sale", True)
     preheat_sale(offer.sale)
     assert asking() == []
 
@@ -130,7 +130,7 @@ def test_a_sale_that_was_not_loaded_in_time_asks_for_an_operator() -> None:
 def test_requests_that_end_with_errors_ask_for_an_operator(failed: float, expected: int) -> None:
     figures = document.read()
     found = alerts(figures.sales, figures.health, figures.report.broken, Requests({}, failed, None, None))
-    assert [each.section for each in found] == ["when-something-is-wrong"] * expected
+    assert [each.section for each in found] == ["incidents.md#when-something-is-wrong"] * expected
 
 
 def test_slow_orders_ask_for_an_operator_at_the_threshold_of_prometheus() -> None:
@@ -147,7 +147,6 @@ def test_without_a_sale_or_an_unpaid_order_nobody_has_to_start_celery() -> None:
     assert asking() == []
 
 
-PAGE = PAGES["docs/operations.md"]
 LOCK = HeldLock("stock:a", "host 1 thread", 1, LONG_HOLD + 1, 3.0, 1)
 BROKEN = Figures("a", 3, 3, 1, 0)
 RECONCILED = Reconciliation(5.0, (), 1, 2)
@@ -163,20 +162,20 @@ def reported(code: str) -> dict[int, str]:
     }
 
 
-def without_a_section(page: str) -> set[str]:
-    """Return the sections that alerts name and the page does not have."""
-    return set(reported(inspect.getsource(alerting)).values()) - anchors(page)
+def without_a_section(pages: Mapping[str, str] = PAGES) -> set[str]:
+    """Return the sections that alerts name and the documentation does not have."""
+    return {address for address in reported(inspect.getsource(alerting)).values() if not exists(address, pages)}
 
 
-def advice_elsewhere(page: str) -> set[str]:
+def advice_elsewhere(pages: Mapping[str, str] = PAGES) -> set[str]:
     """Return the texts of the alerts whose advice is not a sentence of the section that they name."""
     found = [alert for wrong in RED.values() for alert in red(**wrong)]
-    return {alert.text for alert in found if plain(alert.advice) not in plain(section(page, alert.section))}
+    return {alert.text for alert in found if plain(alert.advice) not in plain(leads_to(alert.section, pages))}
 
 
 def test_the_section_of_each_alert_has_its_advice() -> None:
     """Another test checks that the table has every alert."""
-    assert advice_elsewhere(PAGE) == set()
+    assert advice_elsewhere() == set()
     assert all(len(alert.advice.split()) >= 3 for wrong in RED.values() for alert in red(**wrong))
 
 
@@ -186,19 +185,20 @@ def test_the_section_of_each_alert_has_its_advice() -> None:
 )
 def test_advice_that_the_section_does_not_give_is_found(words: str, others: str, found: str) -> None:
     """Negative control: other words, and the same words in another section."""
-    moved = PAGE.replace("## After a sale\n", f"## After a sale\n{words}\n").replace(words, others, 1)
-    (text,) = advice_elsewhere(moved)
+    (text,) = advice_elsewhere(moved(words, others))
     assert text.startswith(found)
 
 
 def test_every_alert_names_a_section_of_the_manual() -> None:
-    assert without_a_section(PAGE) == set()
+    assert without_a_section() == set()
     assert len(set(reported(inspect.getsource(alerting)).values())) >= 8
 
 
 def test_a_section_that_is_missing_is_found() -> None:
     """Negative control."""
-    assert without_a_section(PAGE.replace("### The queue grows", "### The queue")) == {"the-queue-grows"}
+    page = "docs/incidents.md"
+    changed = {**PAGES, page: PAGES[page].replace("## The queue grows", "## The queue")}
+    assert without_a_section(changed) == {"incidents.md#the-queue-grows"}
 
 
 Full = Callable[[], AbstractContextManager[None]]
@@ -285,14 +285,14 @@ def an_old_entry(redis: Redis) -> None:
 @pytest.mark.parametrize(
     ("wrong", "section"),
     [
-        (silence("worker"), "start"),
-        (silence("beat"), "start"),
-        (lambda redis: StockItem.objects.update(on_hand=0), "the-verdict-is-broken"),
-        (lambda redis: lifecycle.pause(Sale.objects.get().pk), "pause-a-sale"),
-        (lambda redis: Sale.objects.update(preheated_at=None), "before-a-sale"),
-        (a_dead_letter, "what-the-log-says"),
-        (an_old_entry, "the-queue-grows"),
-        (a_late_order, "what-the-log-says"),
+        (silence("worker"), "deployment.md#start"),
+        (silence("beat"), "deployment.md#start"),
+        (lambda redis: StockItem.objects.update(on_hand=0), "incidents.md#the-verdict-is-broken"),
+        (lambda redis: lifecycle.pause(Sale.objects.get().pk), "during-a-sale.md#pause-a-sale"),
+        (lambda redis: Sale.objects.update(preheated_at=None), "before-a-sale.md#before-a-sale"),
+        (a_dead_letter, "log.md#what-the-log-says"),
+        (an_old_entry, "incidents.md#the-queue-grows"),
+        (a_late_order, "log.md#what-the-log-says"),
     ],
 )
 def test_what_is_wrong_asks_for_an_operator(redis: Redis, wrong: Callable[[Any], object], section: str) -> None:
@@ -315,14 +315,16 @@ def test_drift_asks_for_an_operator_when_two_reconciliations_have_repaired_it(
     def reconcile(*, wrong_by: int) -> list[str]:
         if wrong_by:
             redis.decrby(counter_key("a"), wrong_by)
-        assert [alert.section for alert in asking()] == ([] if repairs[-2:] != [1, 1] else ["redis-differs-stays"])
+        assert [alert.section for alert in asking()] == (
+            [] if repairs[-2:] != [1, 1] else ["incidents.md#redis-differs-stays"]
+        )
         repairs.append(len(reconcile_and_audit().repairs))
         return [alert.section for alert in asking()]
 
     repairs: list[int] = []
     assert reconcile(wrong_by=0) == []
     assert reconcile(wrong_by=2) == []
-    assert reconcile(wrong_by=3) == ["redis-differs-stays"]
+    assert reconcile(wrong_by=3) == ["incidents.md#redis-differs-stays"]
     shown = parts(staff("view_stockitem"))["figures"]
     assert "Reconciled 0 s ago 1 repair, 3 units" in re.sub(r"\d+ s ago", "0 s ago", shown)
     assert reconcile(wrong_by=0) == []
@@ -335,7 +337,7 @@ def test_a_stock_that_the_last_reconciliation_has_found_broken_asks_for_an_opera
     on_sale({"a": 10})
     StockItem.objects.update(received=11)
     reconcile_and_audit()
-    assert [alert.section for alert in asking()] == ["the-verdict-is-broken"], "once, not twice"
+    assert [alert.section for alert in asking()] == ["incidents.md#the-verdict-is-broken"], "once, not twice"
     StockItem.objects.update(received=10)
     (alert,) = asking()
     assert "found a broken" in alert.text
@@ -347,7 +349,7 @@ def test_a_stock_that_the_last_reconciliation_has_found_broken_asks_for_an_opera
 def test_without_redis_one_alert_says_so(redis_gone: Gone) -> None:
     on_sale({"a": 3}, strategy="lua")
     with redis_gone():
-        assert [each.section for each in asking()] == ["redis-is-away"]
+        assert [each.section for each in asking()] == ["incidents.md#redis-is-away"]
 
 
 @contextmanager
@@ -373,7 +375,7 @@ def test_a_redis_that_refuses_writes_asks_for_an_operator_and_celery_is_unknown(
     with full() if kind == "full" else a_replica(redis):
         shown = parts(operator)
         assert re.search(
-            f"^Redis refuses writes: .*{reason}.* docs/operations.md#redis-refuses-writes$", shown["alerts"]
+            f"^Redis refuses writes: .*{reason}.* docs/incidents.md#redis-refuses-writes$", shown["alerts"]
         )
         assert "alive" not in shown["alerts"]
         assert "Workers unknown Beat unknown" in shown["figures"]
@@ -391,7 +393,7 @@ def test_a_lock_that_is_held_for_long_while_others_wait_asks_for_an_operator(
 ) -> None:
     lock = HeldLock("stock:a", "host 1 thread", 1, age, 3.0, waiters)
     seen = replace(health.look(), locks=[lock])
-    assert [each.section for each in alerts([], seen, [])] == ["a-lock-that-nobody-releases"] * asks
+    assert [each.section for each in alerts([], seen, [])] == ["incidents.md#a-lock-that-nobody-releases"] * asks
 
 
 def parts(client: Client) -> dict[str, str]:
@@ -475,9 +477,9 @@ def test_an_alert_leads_to_its_section(admin_client: Client, settings: Any, addr
     buy(on_sale({"a": 3}), a=1)
     alert = admin_client.get("/admin/live/").json()["parts"]["alerts"]
     assert "No worker is alive" in alert
-    assert "docs/operations.md#start" in text(alert)
+    assert "docs/deployment.md#start" in text(alert)
     assert ("<a " in alert) is bool(address)
-    assert (f'href="{address}/blob/main/docs/operations.md#start"' in alert) is bool(address)
+    assert (f'href="{address}/blob/main/docs/deployment.md#start"' in alert) is bool(address)
 
 
 def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) -> None:

@@ -166,7 +166,7 @@ def test_preflight_and_serve_know_it(settings: Any) -> None:
 
 
 def test_the_class_in_the_documentation_works(order: UUID, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = (CHECKOUT / "docs" / "operations.md").read_text()
+    text = (CHECKOUT / "docs" / "payment-provider.md").read_text()
     (sample,) = re.findall(r"```python\n([^`]*?class TinyPay.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"SECRET": SECRET, "hmac": hmac, "Decimal": Decimal, "urlencode": urlencode}
     exec(sample, names)  # noqa: S102 - the text is ours

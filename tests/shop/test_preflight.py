@@ -9,7 +9,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -34,7 +34,7 @@ from shop.models import Sale, SaleItem
 from shop.preflight import finding, run, sale_checks, server_checks, settings_checks
 from shop.preflight.finding import Finding
 from shop.sales import lifecycle
-from tests.docs.pages import PAGES, anchors, plain, section
+from tests.docs.pages import PAGES, exists, leads_to, moved, plain
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import Gone
 from tests.shop.test_admin import text
@@ -369,18 +369,18 @@ def advised() -> list[tuple[str, str]]:
         for call in calls:
             if isinstance(call.func, ast.Name) and call.func.id == "Finding" and ast.unparse(call.args[1]) != "'ok'":
                 # Each is a constant: a text, or the name of one.
-                advice, anchor = (eval(ast.unparse(each), vars(module)) for each in (*call.args[3:], BEFORE)[:2])  # noqa: S307
-                found.append((advice, anchor))
+                advice, address = (eval(ast.unparse(each), vars(module)) for each in (*call.args[3:], BEFORE)[:2])  # noqa: S307
+                found.append((advice, address))
     return found
 
 
-def advice_elsewhere(page: str) -> set[str]:
+def advice_elsewhere(pages: Mapping[str, str] = PAGES) -> set[str]:
     """Return the advice that is not a sentence of the section that its finding names."""
-    return {advice for advice, anchor in advised() if plain(advice) not in plain(section(page, anchor))}
+    return {advice for advice, address in advised() if plain(advice) not in plain(leads_to(address, pages))}
 
 
 def test_the_section_of_each_finding_has_its_advice() -> None:
-    assert advice_elsewhere(PAGES[finding.PAGE]) == set()
+    assert advice_elsewhere() == set()
     assert len(advised()) > 35
     assert all(len(advice.split()) >= 2 for advice, _ in advised())
 
@@ -391,16 +391,15 @@ def test_the_section_of_each_finding_has_its_advice() -> None:
 )
 def test_advice_that_the_section_does_not_give_is_found(words: str, others: str) -> None:
     """Negative control: other words, and the same words in another section."""
-    moved = PAGES[finding.PAGE].replace("## After a sale\n", f"## After a sale\n{words}\n")
-    (advice,) = advice_elsewhere(moved.replace(words, others, 1))
+    (advice,) = advice_elsewhere(moved(words, others))
     assert plain(advice) == plain(words)
 
 
 def test_every_link_leads_to_a_section() -> None:
     sources = Path(django_settings.BASE_DIR, "shop").rglob("*.py")
     code = "".join(file.read_text() for file in sources if file.parent.name == "preflight")
-    named = {*re.findall(r', "([a-z-]{5,})"\)', code), finding.BEFORE}
-    assert named - anchors(PAGES[finding.PAGE]) == set()
+    named = {*re.findall(r'"([a-z-]+\.md#[a-z-]+)"', code), finding.BEFORE}
+    assert [address for address in named if not exists(address)] == []
     assert len(named) > 5
 
 
@@ -450,7 +449,7 @@ def test_the_page_of_a_sale_leads_to_its_checks(staff: Callable[..., Client]) ->
     link = f"/admin/shop/sale/{offer.sale}/"
     assert f"{link}preflight" in operator.get(f"{link}change/").text
     page = operator.get(f"{link}preflight/").text
-    assert ("Not ready" in page, "No worker is alive" in page, "docs/operations.md#start" in page) == (True, True, True)
+    assert ("Not ready" in page, "No worker is alive" in page, "docs/deployment.md#start" in page) == (True, True, True)
     assert staff("view_order").get(f"{link}preflight/").status_code == 403
 
 
@@ -458,5 +457,5 @@ def test_the_page_of_a_sale_leads_to_its_checks(staff: Callable[..., Client]) ->
 def test_a_finding_leads_to_its_section(staff: Callable[..., Client], settings: Any, address: str) -> None:
     settings.REPOSITORY_URL = address
     page = staff("view_sale").get(f"/admin/shop/sale/{on_sale({'a': 1}).sale}/preflight/").text
-    assert "docs/operations.md#start" in page
-    assert (f'href="{address}/blob/main/docs/operations.md#start"' in page) is bool(address)
+    assert "docs/deployment.md#start" in page
+    assert (f'href="{address}/blob/main/docs/deployment.md#start"' in page) is bool(address)
