@@ -103,7 +103,7 @@ def goals(report: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float,
     )
     yield "queue saved ÷ COPY", report["queue_saved_per_s"] / report["copy_per_s"], 0.25, 0.5, True
     yield (
-        "cost growth: the dearest order ÷ the cheapest, 1 to 1,000 skus, 8 to 512 clients",
+        "cost growth: the dearest order ÷ the cheapest, 1 to 1,000 SKUs, 8 to 512 clients",
         max(cost) / min(cost),
         1.3,
         1.0,
