@@ -1,4 +1,4 @@
-"""The definitions of all metrics. A test compares them with the table in docs/operations.md."""
+"""The definitions of all metrics. A test compares them with the table in docs/metrics.md."""
 
 from __future__ import annotations
 
