@@ -53,8 +53,10 @@ def require_seconds(argument: str, seconds: object) -> None:
         raise ValueError(f"{argument} must be {LONGEST_SECONDS} seconds (11 days) at most, not {seconds!r}")
 
 
-def require_count(argument: str, count: object) -> None:
-    """Check that `count` is an `int` from 0 to `LARGEST_COUNT`.
+def require_count(argument: str, count: object) -> int:
+    """Check that `count` is an `int` from 0 to `LARGEST_COUNT`, and return it as a plain one.
+
+    A member of an `int` enum equals its number, but formats as its own name, which a server would refuse.
 
     Raises:
         TypeError: `count` is not an `int`.
@@ -64,6 +66,7 @@ def require_count(argument: str, count: object) -> None:
         raise TypeError(f"{argument} must be an int, not {count!r}")
     if not 0 <= count <= LARGEST_COUNT:
         raise ValueError(f"{argument} must be from 0 to {LARGEST_COUNT}, not {count!r}")
+    return int.__int__(count)
 
 
 def require_flag(argument: str, flag: object) -> None:

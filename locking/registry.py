@@ -79,8 +79,8 @@ def held(client: Client, limit: int = 1000, *, scan: int = 1_000_000) -> list[He
         ValueError: `limit` or `scan` is out of range.
     """
     require_redis(client, redis.Redis, RedisCluster)
-    require_count("limit", limit)
-    require_count("scan", scan)
+    limit = require_count("limit", limit)
+    scan = require_count("scan", scan)
     try:
         locks: list[HeldLock] = []
         for node in _nodes(client):
@@ -117,9 +117,9 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
     """
     require_redis(client, redis.Redis, RedisCluster)
     name = require_tag(name)
-    require_text("by", by)
+    by = require_text("by", by)
     if fence is not None:
-        require_count("fence", fence)
+        fence = require_count("fence", fence)
     key = f"lock:{{{name}}}"
     keys = (key, f"{key}:fence", f"{key}:waiters", f"{key}:wake")
     try:

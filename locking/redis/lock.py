@@ -122,9 +122,8 @@ class RedisLock(Lock):
         super().__init__(name, ttl=ttl, on_lost=on_lost, clock=clock)
         require_flag("renew", renew)
         name = require_tag(name)
-        require_count("wait_for_replicas", wait_for_replicas)
         self._client = client
-        self._replicas = wait_for_replicas
+        self._replicas = require_count("wait_for_replicas", wait_for_replicas)
         self._renewer = RedisRenewer(client) if renew else None
         key = f"lock:{{{name}}}"
         self._queue = (getattr(client, "connection_pool", client), key)

@@ -129,8 +129,7 @@ class Redlock(Lock):
         times = {"drift_factor": drift_factor, "drift_seconds": drift_seconds}
         for argument, seconds in {**times, "node_timeout": node_timeout, "retry_delay": retry_delay}.items():
             require_seconds(argument, seconds)
-        if retries is not None:
-            require_count("retries", retries)
+        retries = None if retries is None else require_count("retries", retries)
         pools = [client.connection_pool for client in clients]
         if not pools or len(set(pools)) < len(pools):
             raise ValueError("Redlock needs one client per server: a server that is given twice votes twice")

@@ -66,6 +66,21 @@ def test_a_name_in_an_enum_is_its_text(lock: str) -> None:
     assert texts(Names.STOCK) == texts("stock")
 
 
+class Counts(int, Enum):
+    TWO = 2
+
+
+@pytest.mark.parametrize(("lock", "argument"), [("RedisLock", "wait_for_replicas"), ("Redlock", "retries")])
+def test_a_count_in_an_enum_is_its_number(lock: str, argument: str) -> None:
+    """It equals its number, but formats as `Counts.TWO`, which a server would refuse."""
+
+    def numbers(count: int) -> dict[str, tuple[type, str]]:
+        found = vars(MAKERS[lock]("a", **{argument: count})).items()
+        return {key: (type(it), str(it)) for key, it in found if isinstance(it, int)}
+
+    assert numbers(Counts.TWO) == numbers(2)
+
+
 @pytest.mark.parametrize("lock", MAKERS)
 def test_a_name_is_text(lock: str) -> None:
     for name in (b"bytes", None, 42):

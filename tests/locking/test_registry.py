@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -171,6 +172,23 @@ def test_force_release_frees_and_tells(client: redis.Redis, caplog: Log) -> None
         wait_for(lambda: lease.lost)
     assert force_release(client, "stuck", by="admin") is False
     assert lease.release() is False
+
+
+class Signed(str, Enum):  # noqa: UP042 - members of a StrEnum format as their text
+    ADMIN = "admin: the worker is gone"
+
+
+class Fence(int, Enum):
+    FIRST = 1
+
+
+def test_force_release_takes_members_of_an_enum_as_their_values(client: redis.Redis, caplog: Log) -> None:
+    RedisLock(client, "stuck").acquire()
+    (key,) = client.keys("lock:{stuck}:fence")
+    _, _, owner = client.get(key).partition(b" ")
+    client.set(key, b"1 " + owner)
+    assert force_release(client, "stuck", by=Signed.ADMIN, fence=Fence.FIRST) is True
+    assert caplog.text.count("by force, by 'admin: the worker is gone'.") == 2
 
 
 def test_force_release_hands_over(client: redis.Redis) -> None:
