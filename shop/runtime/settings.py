@@ -127,6 +127,8 @@ RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, minimum=0
 GUESSES_PER_ACCOUNT = environment.integer("GUESSES_PER_ACCOUNT", default=10, minimum=1)
 # Maximum number of wrong passwords from one IP address within 15 minutes, for all accounts together.
 GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, minimum=1)
+# Maximum number of sign-ups from one IP address within a minute, guests included. Further ones get status 429.
+SIGN_UPS_PER_ADDRESS = environment.integer("SIGN_UPS_PER_ADDRESS", default=20, minimum=1)
 # Seconds for which an access token is valid. Until then it can place orders, even after its user has signed out
 # everywhere or changed the password.
 ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=1, maximum=environment.YEAR)
@@ -436,7 +438,7 @@ ACCOUNT_FORMS = {
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*"]
 # A log-in needs a confirmed e-mail address. A sign-up does not reveal whether the address has an account,
-# but a log-in after it does. So allauth limits sign-ups per IP address.
+# but a log-in after it does. So SIGN_UPS_PER_ADDRESS limits sign-ups.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
 # An account has one e-mail address. A new one replaces it when it is confirmed, and the old address gets a mail.
 ACCOUNT_CHANGE_EMAIL = True
@@ -450,7 +452,7 @@ ACCOUNT_SESSION_REMEMBER = True
 ACCOUNT_LOGOUT_REDIRECT_URL = "home"
 ACCOUNT_DEFAULT_HTTP_PROTOCOL = "https" if HTTPS else "http"
 # Disable allauth's limits on log-ins: GUESSES_PER_ACCOUNT and GUESSES_PER_ADDRESS limit them. Keep its other limits.
-ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": None}
+ACCOUNT_RATE_LIMITS = {"login": None, "login_failed": None, "signup": f"{SIGN_UPS_PER_ADDRESS}/m/ip"}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
 # Languages of the storefront. Its views choose the language; no middleware does, so the API always uses English.

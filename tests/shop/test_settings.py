@@ -36,6 +36,7 @@ INTEGERS = {
     "ORDER_RATE": (1, 1_000_000),
     "GUESSES_PER_ACCOUNT": (1, 1_000_000),
     "GUESSES_PER_ADDRESS": (1, 1_000_000),
+    "SIGN_UPS_PER_ADDRESS": (1, 1_000_000),
     "ACCESS_TOKEN_TTL": (1, YEAR),
 }
 SECONDS = {
@@ -95,6 +96,11 @@ def test_an_integer_has_limits(monkeypatch: pytest.MonkeyPatch, name: str, limit
             ImproperlyConfigured, match=rf"^{name} must be a whole number from {minimum} to {maximum}, not"
         ):
             read(monkeypatch, **{name: bad})
+
+
+def test_sign_ups_from_one_address_are_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch)["ACCOUNT_RATE_LIMITS"]["signup"] == "20/m/ip"
+    assert read(monkeypatch, SIGN_UPS_PER_ADDRESS="500")["ACCOUNT_RATE_LIMITS"]["signup"] == "500/m/ip"
 
 
 @pytest.mark.parametrize(("name", "minimum"), SECONDS.items())
