@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -23,7 +23,7 @@ from django.http import HttpResponse
 from shop import limits, log_context
 from shop.api import problems
 from shop.metrics import recording, report
-from shop.runtime import csp
+from shop.runtime import csp, streaming
 from shop.runtime.gateway import Application, File, Headers, StartResponse, client_address, environ
 from shop.traces import tracing
 
@@ -186,6 +186,8 @@ class Door:
     def _answer(self, request: Arrived) -> None:
         start = StartResponse()
         response: Any = self._application(environ(request.scope, request.body), start)
+        if getattr(response, "streaming", False):
+            return self._stream(request, start, response)
         try:
             if self._deadlines.pop(request.proto, None) is not None:
                 request.note_answer(start.status)
@@ -194,12 +196,16 @@ class Door:
             if isinstance(name, str):
                 # granian reads the file in pieces, as fast as the client reads them.
                 request.proto.response_file(start.status, headers, name)
-            elif getattr(response, "streaming", False):
-                _stream(request.proto.response_stream(start.status, headers), response)
             else:
                 request.proto.response_bytes(start.status, headers, b"".join(response))
         finally:
             response.close()
+
+    def _stream(self, request: Arrived, start: StartResponse, response: Any) -> None:
+        if self._deadlines.pop(request.proto, None) is None:
+            return response.close()  # The client has already got the response of `_give_up`.
+        request.note_answer(start.status)
+        return streaming.send(request.proto, start.status, start.headers, response)
 
     def _give_up(self, request: Arrived, problem: problems.Problem) -> None:
         request.note_answer(problem.status)
@@ -302,15 +308,6 @@ def _wants_page(scope: Any) -> bool:
 
 def _may_read_metrics(scope: Any) -> bool:
     return bool(settings.METRICS) and report.may_read(client_address(scope), scope.headers)
-
-
-def _stream(transport: Any, pieces: Iterable[bytes]) -> None:
-    """Send a response piece by piece, so that it is never in memory as a whole.
-
-    granian buffers the pieces that the client has not read yet, so this thread does not wait for the client.
-    """
-    for piece in pieces:
-        transport.send_bytes(piece)
 
 
 def _survive(act: Callable[[], object]) -> None:

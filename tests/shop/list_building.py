@@ -16,8 +16,8 @@ from shop.models import Order
 streamed = orders.rows
 
 
-def held_rows(found: QuerySet[Order]) -> Iterator[str]:
-    lines = streamed(found)
+def held_rows(found: QuerySet[Order], *, references: bool = True) -> Iterator[str]:
+    lines = streamed(found, references=references)
     yield next(lines)  # The heading, because the web server answers 503 if the head of an answer takes too long.
     yield from list(lines)
 

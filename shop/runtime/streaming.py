@@ -1,0 +1,92 @@
+"""Send a response piece by piece, only as fast as the client reads it.
+
+granian's own stream has no limit: the part that a slow client has not read yet would wait in memory. So the pieces go
+through a pipe, which granian reads like a file. While the pipe is full, the thread that fills it waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from contextvars import copy_context
+from typing import Any
+
+from django.db import close_old_connections
+
+from shop import limits
+from shop.runtime.gateway import Headers
+
+logger = logging.getLogger(__name__)
+
+LONGEST_PAUSE = 0.1
+"""Maximum seconds between two checks whether granian has begun to read."""
+
+
+def send(proto: Any, status: int, headers: Headers, response: Any) -> None:
+    """Begin to send a response, and return. This thread makes the first piece, and a new thread makes the others.
+
+    The new thread also closes the response.
+
+    Args:
+        proto: RSGI's protocol object.
+        response: an iterable of pieces, with a method `close`.
+
+    Raises:
+        Exception: the first piece could not be made, or there are too many threads or open files. Nothing was sent,
+            and the response is closed.
+    """
+    with ExitStack() as after_failure:
+        after_failure.callback(response.close)
+        pieces = iter(response)
+        first = next(filter(None, pieces), b"")
+        if not first:
+            return proto.response_bytes(status, headers, b"")
+        reader, writer = os.pipe()
+        after_failure.callback(os.close, reader)
+        after_failure.callback(os.close, writer)
+        arguments = (_fill, reader, writer, first, pieces, response)
+        threading.Thread(target=copy_context().run, args=arguments, name="stream", daemon=True).start()
+        after_failure.pop_all()
+    proto.response_file(status, headers, f"/dev/fd/{reader}")
+    # The view has used the connections of this thread. Django returns only those of the thread that closes a response.
+    return close_old_connections()
+
+
+def _fill(reader: int, writer: int, first: bytes, pieces: Iterator[bytes], response: Any) -> None:
+    """Write all pieces into the pipe, and close the pipe and the response."""
+    try:
+        # A write fails if the client has gone.
+        with closing(response), suppress(BrokenPipeError), open(writer, "wb") as pipe:
+            with open(reader, "rb"):
+                # granian opens the pipe by its name, which exists only while this end is open. If it stayed open, a
+                # write would wait for ever after the client has gone.
+                pipe.write(first[:1])
+                pipe.flush()
+                _wait_until_read(reader)
+            pipe.write(first[1:])
+            pipe.flush()
+            for piece in pieces:
+                # Return the connection to the pool, because the client may take minutes to read this piece.
+                close_old_connections()
+                pipe.write(piece)
+                pipe.flush()
+    except Exception:
+        logger.exception("A response has ended early")
+
+
+def _wait_until_read(reader: int) -> None:
+    """Wait until the pipe is empty, but at most `limits.REQUEST` seconds.
+
+    If the client has gone, granian reads nothing.
+    """
+    unread = select.poll()
+    unread.register(reader, select.POLLIN)
+    deadline, pause = time.monotonic() + limits.REQUEST, 0.001
+    while unread.poll(0) and time.monotonic() < deadline:
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
