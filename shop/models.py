@@ -13,6 +13,7 @@ from django.core.validators import MinValueValidator, RegexValidator
 from django.db import models, transaction
 from django.db.models import F, Q
 from django.db.models.functions import MD5, Cast, Left, Now, Random
+from django.utils.translation import get_language
 
 from inventory.strategies import registry
 
@@ -36,12 +37,32 @@ RANDOM_SLUG = Left(MD5(Cast(Random(), models.TextField())), 8)
 """SQL for a random slug. Postgres needs it when a web server of the previous version inserts a sale without a slug."""
 
 
+def in_language(text: str, chinese: str) -> str:
+    """Return the Chinese text if the page is in Chinese and there is one, and the other text otherwise."""
+    return chinese if chinese and get_language() == "zh-hans" else text
+
+
 class Product(models.Model):
     """A product. `inventory` keeps the stock of its sku."""
 
     sku = models.CharField(max_length=64, unique=True)
     name = models.CharField(max_length=200)
+    name_zh = models.CharField(
+        "name in Chinese",
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="For pages in Chinese. If it is empty, they show the name.",
+    )
     description = models.TextField(blank=True, default="", db_default="", help_text="One or two sentences for buyers.")
+    description_zh = models.TextField(
+        "description in Chinese",
+        blank=True,
+        default="",
+        db_default="",
+        help_text="For pages in Chinese. If it is empty, they show the description.",
+    )
     picture = models.CharField(
         max_length=300,
         blank=True,
@@ -57,6 +78,16 @@ class Product(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def shown_name(self) -> str:
+        """The name in the language of the page."""
+        return in_language(self.name, self.name_zh)
+
+    @property
+    def shown_description(self) -> str:
+        """The description in the language of the page."""
+        return in_language(self.description, self.description_zh)
+
 
 class Sale(models.Model):
     """A time window in which products are sold, and the strategy that takes their stock."""
@@ -67,6 +98,14 @@ class Sale(models.Model):
         HIDDEN = "hidden", "Only whether it is sold out"
 
     name = models.CharField(max_length=200)
+    name_zh = models.CharField(
+        "name in Chinese",
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="For pages in Chinese. If it is empty, they show the name.",
+    )
     slug = models.SlugField(
         max_length=60,
         unique=True,
@@ -147,6 +186,11 @@ class Sale(models.Model):
                 self.preheated_at, self.unloaded_at = before.preheated_at, before.unloaded_at
                 self.paused_at = before.paused_at
             super().save(*args, **options)
+
+    @property
+    def shown_name(self) -> str:
+        """The name in the language of the page."""
+        return in_language(self.name, self.name_zh)
 
     @property
     def strategy_is_fixed(self) -> bool:
@@ -245,6 +289,11 @@ class OrderItem(models.Model):
 
     def __str__(self) -> str:
         return f"{self.quantity} × {self.product_id}"
+
+    @property
+    def shown_name(self) -> str:
+        """The name in the language of the page. If the product has another name by now, the name in the order."""
+        return self.product.shown_name if self.product.name == self.name else self.name
 
 
 class Ending(models.Model):

@@ -173,7 +173,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Sale | None = None) -> tuple[Any, ...]:
         fields = (
-            *("name", "slug", ("opens_at", "closes_at"), ("strategy", "currency"), "stock_shown"),
+            *("name", "name_zh", "slug", ("opens_at", "closes_at"), ("strategy", "currency"), "stock_shown"),
             *(("waiting_room", "admitted_per_second"), "guest_checkout", "preheated_label"),
         )
         return (*fields, "shown") if obj and self.has_change_permission(request, obj) else fields

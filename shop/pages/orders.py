@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
+from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -20,10 +21,10 @@ from django.views.decorators.http import require_safe
 from inventory.errors import StockUnavailable
 from shop import clock
 from shop.accounts import guests
-from shop.models import Ending, Order, Payment, Sale
+from shop.models import Ending, Order, OrderItem, Payment, Product, Sale
 from shop.orders.errors import StillQueued
 from shop.orders.lookup import LOST, find_order
-from shop.orders.receipts import Placed
+from shop.orders.receipts import Placed, Receipt, ReceiptItem
 from shop.pages.buying import forget_key
 from shop.pages.page import PageRefused, View, page
 from shop.pages.reasons import in_words
@@ -86,7 +87,8 @@ def time_left(payable_from: datetime, now: datetime) -> TimeLeft:
 @own_page
 def orders(request: HttpRequest) -> HttpResponse:
     """List the customer's orders, newest first."""
-    mine = Order.objects.filter(customer=customer_of(request)).select_related("sale").prefetch_related("items")
+    items = Prefetch("items", OrderItem.objects.select_related("product"))
+    mine = Order.objects.filter(customer=customer_of(request)).select_related("sale").prefetch_related(items)
     if before := request.GET.get("before"):
         try:
             mine = mine.filter(pk__lt=UUID(before))
@@ -141,7 +143,8 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
     Args:
         from_provider: whether the buyer has just come back from the payment provider, so its report may arrive soon.
     """
-    receipt = placed.order
+    receipt = in_reader_language(placed.order)
+    placed = replace(placed, order=receipt)
     state = "queued" if placed.queued else "lost" if receipt.reason == LOST else receipt.state
     payments = Payment.objects.filter(order=receipt.pk).prefetch_related("refunds").order_by("received_at", "pk")
     left = None
@@ -170,6 +173,22 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
         "poll": POLL_SECONDS if waits else 0,
         "version": f"{state} {placed.place} {over} {len(events)}",
     }
+
+
+def in_reader_language(receipt: Receipt) -> Receipt:
+    """Return a receipt with the names of its products in the language of the page.
+
+    If a product has another name by now, the name in the order is kept.
+    """
+    products = {
+        product.sku: product for product in Product.objects.filter(sku__in=[item.sku for item in receipt.items])
+    }
+
+    def shown(item: ReceiptItem) -> ReceiptItem:
+        product = products.get(item.sku)
+        return replace(item, name=product.shown_name) if product is not None and product.name == item.name else item
+
+    return replace(receipt, items=tuple(map(shown, receipt.items)))
 
 
 def by_word() -> bool:

@@ -119,7 +119,7 @@ def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -
             "token": reverse("account-token"),
             "sale": reverse("sale", args=[sale.slug]),
             "texts": texts,
-            "title": f"{_('Waiting room')}: {sale.name} · Last Unit",
+            "title": f"{_('Waiting room')}: {sale.shown_name} · Last Unit",
             "wait": wait,
             "state": state,
             "now": reverse("sale-now", args=[sale.slug]),

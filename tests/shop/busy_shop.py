@@ -41,7 +41,9 @@ class BusyShop(World):
         tonight = on_offer(TONIGHT, opens=-1)
         coming, over = on_offer(MIDNIGHT, opens=1, closes=3), on_offer(MIDNIGHT, opens=-5, closes=-3)
         paused = on_offer(
-            SampleSale("vinyl", "Vinyl before noon", timedelta(), MIDNIGHT.products[:1]), opens=-1, closes=0.5
+            SampleSale("vinyl", "Vinyl before noon", "午前黑胶专场", timedelta(), MIDNIGHT.products[:1]),
+            opens=-1,
+            closes=0.5,
         )
         Sale.objects.filter(pk=coming.sale).update(waiting_room=True, admitted_per_second=50, guest_checkout=True)
         Sale.objects.filter(pk=over.sale).update(name="The sale of yesterday")

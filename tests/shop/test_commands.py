@@ -22,6 +22,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.recorder import MigrationRecorder
+from django.test import Client
 from django.utils import timezone
 from redis import Redis
 
@@ -102,6 +103,22 @@ def test_the_second_sale_of_the_sample_opens_two_minutes_later(redis: Redis) -> 
     Sale.objects.filter(pk=second.pk).update(opens_at=first.opens_at, closes_at=timezone.now())
     run_sample()
     assert sold_as("midnight-2").opens_at > timezone.now()
+
+
+def test_the_sample_has_chinese_texts(redis: Redis, client: Client) -> None:
+    run_sample()
+    for slug in ("tonight", "midnight"):
+        sale = sold_as(slug)
+        page = {
+            language: client.get(f"/sales/{slug}/", headers={"Accept-Language": language}).content.decode()
+            for language in ("en", "zh-hans")
+        }
+        assert f"<h1>{sale.name}</h1>" in page["en"]
+        assert f"<h1>{sale.name_zh}</h1>" in page["zh-hans"]
+        for product in sale.products.all():
+            for text, chinese in ((product.name, product.name_zh), (product.description, product.description_zh)):
+                assert (text in page["en"], chinese in page["en"]) == (True, False)
+                assert (text in page["zh-hans"], chinese in page["zh-hans"]) == (False, True)
 
 
 def test_each_product_of_the_sample_has_a_picture_and_a_description(redis: Redis) -> None:

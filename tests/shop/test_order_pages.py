@@ -16,7 +16,7 @@ from django.utils.html import strip_tags
 from redis import Redis
 
 from shop.admin.recording import BY_OPERATOR
-from shop.models import Order, Payment, UnmatchedReport
+from shop.models import Order, Payment, Product, Sale, UnmatchedReport
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order, pay_order
 from shop.orders.expiry import expire_unpaid
@@ -388,3 +388,21 @@ def test_a_page_in_chinese_has_no_english_sentence(client: Client, customer: int
     text = words(page)
     assert 'lang="zh-hans"' in page
     assert re.findall(r"[A-Za-z]{2,} [a-z]{2,} [a-z]{2,}", text.replace("Sale by guarded-update", "")) == []
+
+
+def test_the_pages_of_orders_show_chinese_names(client: Client, order: UUID) -> None:
+    """A product that has another name by now keeps the name in the order."""
+    Product.objects.filter(sku="a").update(name_zh="甲")
+    Sale.objects.update(name_zh="特卖")
+    pages = ("/orders/", f"/orders/{order}/")
+    chinese = {"Accept-Language": "zh-hans"}
+    for path in pages:
+        assert "2 × A" in client.get(path).content.decode()
+        page = client.get(path, headers=chinese).content.decode()
+        assert "2 × 甲" in page
+        assert "特卖" in page
+    Product.objects.filter(sku="a").update(name="Other", name_zh="别的")
+    for path in pages:
+        page = client.get(path, headers=chinese).content.decode()
+        assert "2 × A" in page
+        assert "别的" not in page

@@ -23,7 +23,7 @@ from redis import Redis
 from inventory import stock
 from inventory.errors import StockBusy
 from shop.clock import Clock
-from shop.models import Order, OrderItem, Sale, SaleItem
+from shop.models import Order, OrderItem, Product, Sale, SaleItem
 from shop.orders.errors import StillRunning
 from shop.orders.queued import save_queued
 from shop.pages import buying, now
@@ -670,3 +670,15 @@ def test_without_postgres_a_page_of_a_customer_says_to_come_back(customer: int, 
     with postgres_gone():
         answer = client.get(path.format(slug))
     assert (answer.status_code, bool(answer.headers["Retry-After"])) == (503, True)
+
+
+def test_a_chinese_page_shows_chinese_names_where_there_are_some(client: Client) -> None:
+    offer = on_sale({"a": 1, "b": 1})
+    Product.objects.filter(sku="a").update(name_zh="甲")
+    Sale.objects.update(name_zh="特卖")
+    for path in (page_of(offer), "/sales/"):
+        in_english, in_chinese = (client.get(path, headers=sent).content.decode() for sent in ({}, CHINESE))
+        assert "甲" not in in_english
+        assert "特卖" not in in_english
+        assert "特卖</" in in_chinese
+        assert re.findall("[>]([甲AB])[<,]", in_chinese) == ["甲", "B"]

@@ -27,9 +27,11 @@ class SampleProduct:
 
     sku: str
     name: str
+    name_zh: str
     price: str
     units: int
     description: str
+    description_zh: str
 
     @property
     def picture(self) -> str:
@@ -46,6 +48,7 @@ class SampleSale:
 
     slug: str
     name: str
+    name_zh: str
     wait: timedelta
     products: Sequence[SampleProduct]
 
@@ -53,56 +56,70 @@ class SampleSale:
 TONIGHT = SampleSale(
     "tonight",
     "Tonight only",
+    "今晚限定",
     timedelta(),
     (
         SampleProduct(
             "headphones",
             "Studio headphones",
+            "录音室监听耳机",
             "79.00",
             100,
             "Closed headphones with leather cushions and a cable that comes off. Made for long evenings.",
+            "封闭式设计，皮质耳垫，耳机线可拆卸。陪你度过漫漫长夜。",
         ),
         SampleProduct(
             "keyboard",
             "Mechanical keyboard",
+            "机械键盘",
             "59.90",
             40,
             "75 keys in two tones, with quiet switches and an aluminium case.",
+            "75 键，双色键帽，静音轴体，铝合金外壳。",
         ),
         SampleProduct(
             "poster",
             "Signed poster, numbered",
+            "签名海报（限量编号）",
             "15.00",
             1,
             "A screen print in six colours, framed and signed. There is one, so one customer gets it.",
+            "六色丝网印刷，亲笔签名，已装框。仅此一张，只有一位买家能得到它。",
         ),
     ),
 )
 MIDNIGHT = SampleSale(
     "midnight",
     "The midnight sale",
+    "午夜抢购",
     timedelta(minutes=2),
     (
         SampleProduct(
             "lamp",
             "Brass desk lamp",
+            "黄铜台灯",
             "89.00",
             30,
             "A reading lamp with a joint that stays where it is put. Warm light, dimmable.",
+            "阅读台灯，灯臂可随意调节，停在哪里都稳稳当当。暖光，亮度可调。",
         ),
         SampleProduct(
             "camera",
             "Instant camera",
+            "拍立得相机",
             "119.00",
             12,
             "Prints each picture in a minute. Refurbished and tested, with a film for eight pictures.",
+            "每张照片一分钟即可成像。翻新机，经过检测，附赠一盒相纸（8 张）。",
         ),
         SampleProduct(
             "record",
             "Moonrise, vinyl LP",
+            "《月升》黑胶唱片",
             "24.00",
             50,
             "Eight pieces for piano on heavy vinyl, in a sleeve with a printed lining.",
+            "收录八首钢琴曲，厚盘黑胶压制，封套内有印花衬里。",
         ),
     ),
 )
@@ -144,7 +161,9 @@ class Command(BaseCommand):
 
 def stocked_product(sample: SampleProduct) -> Product:
     """Return the product with the sku of the sample. Create it and its stock if they do not exist."""
-    texts = {"name": sample.name, "description": sample.description, "picture": sample.picture}
+    names = {"name": sample.name, "name_zh": sample.name_zh}
+    descriptions = {"description": sample.description, "description_zh": sample.description_zh}
+    texts = {**names, **descriptions, "picture": sample.picture}
     product, _ = Product.objects.get_or_create(sku=sample.sku, defaults=texts)
     if not StockItem.objects.filter(sku=sample.sku).exists():
         stock.deliver(sample.sku, sample.units)
@@ -163,7 +182,12 @@ def new_sale(sample: SampleSale, products: Sequence[Product], strategy: str) -> 
     opens_at = clock.now() + sample.wait
     closes_at = end_of_sale(products, opens_at)
     sale = Sale.objects.create(
-        name=sample.name, slug=free_slug(sample.slug), opens_at=opens_at, closes_at=closes_at, strategy=strategy
+        name=sample.name,
+        name_zh=sample.name_zh,
+        slug=free_slug(sample.slug),
+        opens_at=opens_at,
+        closes_at=closes_at,
+        strategy=strategy,
     )
     SaleItem.objects.bulk_create(
         SaleItem(sale=sale, product=product, price=Decimal(each.price), limit=2)
