@@ -63,6 +63,13 @@ ORDERS = CounterOf(
     "Order requests by the strategy of the sale and by result: placed, queued, replayed, or the type of the problem.",
     ("strategy", "result"),
 )
+# A counter of its own, because Prometheus does not see the first value of a series as an increase: with a label for the
+# sale, the rates of `shop_orders_total` would miss the first seconds of each sale.
+REFUSALS = CounterOf(
+    "shop_sale_refusals_total",
+    "Refused order requests by sale and type of the problem. The sale is `other` if the process has seen very many.",
+    ("sale", "result"),
+)
 PLACING = HistogramOf(
     "shop_order_placing_seconds",
     "Time to place or refuse an order, from the checked request to the result.",

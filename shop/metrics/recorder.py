@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter as CounterOfValues
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from multiprocessing.util import Finalize
 
 from django.db import connection
@@ -23,6 +23,8 @@ from shop.sales import offers
 
 PAUSE = 0.25
 """Seconds between two writes. A killed process loses the counts of at most this time."""
+MOST_SALES = 100
+"""Maximum number of sales whose refusals a process counts one by one, because each sale adds series to the metrics."""
 MOST = 100_000
 """Maximum number of events that wait for the next write. Older events are dropped."""
 WRITING = "Writing metrics"
@@ -49,6 +51,7 @@ class Recorder(Observer):
         values.ValueClass = values.MultiProcessValue(Slot(role, folder))
         self._reports: deque[tuple[Counter | Histogram, float]] = deque(maxlen=MOST)
         self._orders = cache(_counter(of.ORDERS).labels)
+        self._refusals = cache(partial(_of_sale, _counter(of.REFUSALS), set()))
         self._placing = cache(_histogram(of.PLACING).labels)
         self._requests = cache(_histogram(of.REQUESTS).labels)
         self._thread_wait = _histogram(of.THREAD_WAIT)
@@ -106,6 +109,8 @@ class Recorder(Observer):
         strategy = "none" if offer is None else offer.strategy
         name = result if isinstance(result, str) else self._slug_of(result)
         self._reports.append((self._orders(strategy, name), 1))
+        if offer is not None and isinstance(result, Exception):
+            self._reports.append((self._refusals(sale, name), 1))
         self._reports.append((self._placing(strategy), seconds))
 
     def order_request(self, status: int, seconds: float, *, waited: float) -> None:
@@ -220,6 +225,18 @@ def _observe_all(histogram: Histogram, found: list[float]) -> None:
     histogram._sum.inc(sum(found))
     for bucket, times in CounterOfValues(bisect_left(histogram._upper_bounds, value) for value in found).items():
         histogram._buckets[bucket].inc(times)
+
+
+def _of_sale(counter: Counter, seen: set[int], sale: int, result: str) -> Counter:
+    """Return the series of a sale and a result.
+
+    Args:
+        seen: the sales that have series of their own.
+    """
+    if sale in seen or len(seen) < MOST_SALES:
+        seen.add(sale)
+        return counter.labels(str(sale), result)
+    return counter.labels("other", result)
 
 
 def _counter(metric: of.CounterOf) -> Counter:

@@ -121,7 +121,11 @@ def parts(request: HttpRequest, figures: OverviewFigures) -> dict[str, str]:
     asking = [each for each in found if can(each.permission)]
     shown: dict[str, str] = {}
     if can(SALES):
-        of_sales = {"sales": figures.sales, "rooms": figures.rooms}
+        refused = figures.requests.by_sale if figures.requests is not None and can(ORDERS) else {}
+        of_sales = {
+            "sales": [(each, refused.get(each.sale.pk, {})) for each in figures.sales],
+            "rooms": figures.rooms,
+        }
         shown["sales"] = render_to_string("shop/overview/sales.html", of_sales)
     if can(ORDERS) or can(STOCK):
         context = {

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from django.conf import settings
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from shop.metrics import definitions
 from shop.metrics.folder import MetricsFolder
+
+Key = TypeVar("Key")
 
 SPAN = 10.0
 """Length in seconds of the period whose requests are shown."""
@@ -29,6 +32,7 @@ class Counts:
     Args:
         at: monotonic time of the reading, in seconds.
         results: order requests by result.
+        refusals: refused order requests by sale and problem type.
         answers: order requests by HTTP status.
         within: number of requests that took at most the bound, by the bound in seconds.
     """
@@ -37,6 +41,7 @@ class Counts:
     results: Mapping[str, float]
     answers: Mapping[str, float]
     within: Mapping[float, float]
+    refusals: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,14 @@ class Requests:
         refused: refusals per second by problem type, the most frequent first.
         failed: share of responses with a server error, from 0 to 1.
         p50, p99: median and 99th percentile of the response time in seconds; None if there were no requests.
+        by_sale: refusals per second by sale id, and then as in `refused`.
     """
 
     refused: Mapping[str, float]
     failed: float
     p50: float | None
     p99: float | None
+    by_sale: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def p50_ms(self) -> int | None:
@@ -96,30 +103,39 @@ def read() -> Counts | None:
     results: Counter[str] = Counter()
     answers: Counter[str] = Counter()
     within: Counter[float] = Counter()
+    refusals: Counter[tuple[str, str]] = Counter()
     for sample in (sample for family in families for sample in family.samples):
         if sample.name == definitions.ORDERS.name:
             results[sample.labels["result"]] += sample.value
+        elif sample.name == definitions.REFUSALS.name:
+            refusals[sample.labels["sale"], sample.labels["result"]] += sample.value
         elif sample.name == f"{definitions.REQUESTS.name}_count":
             answers[sample.labels["status"]] += sample.value
         elif sample.name == f"{definitions.REQUESTS.name}_bucket":
             within[float(sample.labels["le"])] += sample.value
-    return Counts(time.monotonic(), results, answers, within)
+    return Counts(time.monotonic(), results, answers, within, refusals)
 
 
 def between(before: Counts, now: Counts) -> Requests:
     """Return the figures about the requests between two readings of the counters."""
     seconds = max(now.at - before.at, 1.0)
-    refused = {
-        result: (count - before.results.get(result, 0)) / seconds
-        for result, count in now.results.items()
-        if result not in ACCEPTED and count > before.results.get(result, 0)
-    }
+    grown = _growth(before.results, now.results)
+    refused = {result: count / seconds for result, count in grown.items() if result not in ACCEPTED}
+    by_sale: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    for (sale, result), count in _growth(before.refusals, now.refusals).items():
+        if sale.isdecimal():
+            by_sale[int(sale)][result] = count / seconds
     within = {bound: count - before.within.get(bound, 0) for bound, count in sorted(now.within.items())}
     answers = {status: count - before.answers.get(status, 0) for status, count in now.answers.items()}
     errors = sum(count for status, count in answers.items() if status.startswith("5"))
     failed = errors / max(FEW, sum(answers.values()))
-    by_frequency = dict(sorted(refused.items(), key=lambda pair: -pair[1]))
-    return Requests(by_frequency, failed, quantile(within, 0.5), quantile(within, 0.99))
+    return Requests(refused, failed, quantile(within, 0.5), quantile(within, 0.99), dict(by_sale))
+
+
+def _growth(before: Mapping[Key, float], now: Mapping[Key, float]) -> dict[Key, float]:
+    """Return by how much the counters that have grown did so, the largest growth first."""
+    grown = {key: count - before.get(key, 0) for key, count in now.items() if count > before.get(key, 0)}
+    return dict(sorted(grown.items(), key=lambda pair: -pair[1]))
 
 
 def quantile(within: Mapping[float, float], share: float) -> float | None:

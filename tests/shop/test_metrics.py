@@ -18,7 +18,7 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError, transaction
 from django.test import override_settings
 from django.urls import resolve
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
@@ -147,6 +147,7 @@ class TestWebProcesses:
                 results = {name: value(found, "shop_orders_total", strategy="guarded-update", result=name)
                            for name in ("placed", "sold-out", "replayed", "queued")}  # fmt: skip
                 assert results == {"placed": 20, "sold-out": 10, "replayed": replays, "queued": None}
+                assert value(found, "shop_sale_refusals_total", sale=str(offer.sale), result="sold-out") == 10
                 assert value(found, "shop_order_request_seconds_count", status="201") == 20 + replays
                 assert value(found, "shop_order_request_seconds_count", status="409") == 10
                 assert value(found, "shop_order_thread_wait_seconds_count") == 30 + replays
@@ -158,6 +159,7 @@ class TestWebProcesses:
             seen = watch()
             assert seen is not None
             assert list(seen.refused) == ["sold-out"], "the overview counts refusals by reason"
+            assert seen.by_sale == {offer.sale: seen.refused}
             assert seen.p50 is not None
             assert seen.p99 is not None
             assert 0 < seen.p50 <= seen.p99
@@ -183,6 +185,19 @@ class TestWebProcesses:
             assert send(port, offer, buyer, "mine") == 201
             replayed = {"strategy": "guarded-update", "result": "replayed"}
             wait_for(lambda: told("shop_orders_total", replays + 1, **replayed), "one more to be written")
+
+
+def test_the_refusals_of_very_many_sales_add_few_series() -> None:
+    counter = Counter("refusals", "Refusals.", ("sale", "result"), registry=None)
+    seen: set[int] = set()
+    for sale in range(1, recorder.MOST_SALES + 51):
+        recorder._of_sale(counter, seen, sale, "sold-out").inc()
+    recorder._of_sale(counter, seen, 1, "over-limit").inc()
+    found = {each.labels["sale"]: each.value for metric in counter.collect() for each in metric.samples
+             if each.name == "refusals_total" and each.labels["result"] == "sold-out"}  # fmt: skip
+    assert len(found) == recorder.MOST_SALES + 1
+    assert (found["1"], found["other"]) == (1, 50)
+    assert recorder._of_sale(counter, seen, 1, "over-limit")._value.get() == 1
 
 
 def assert_for_this_machine_or_a_token(port: int) -> None:

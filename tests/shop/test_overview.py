@@ -421,6 +421,17 @@ def test_the_document_has_what_the_user_may_see(staff: Callable[..., Client]) ->
     assert Client().get("/admin/live/").status_code == 302
 
 
+def test_each_sale_has_its_own_refusals(staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    sold_out, other = on_sale({"a": 1}), on_sale({"b": 1})
+    refused = {sold_out.sale: {"sold-out": 2.5, "over-limit": 0.2}}
+    monkeypatch.setattr(document.shared, "_watch", lambda: Requests({}, 0.0, None, None, refused))
+    own = "Left 1 Orders/s 0.0 Refused/s: sold-out 2.5 Refused/s: over-limit 0.2"
+    shown = parts(staff("view_sale", "view_order"))["sales"]
+    assert shown.count(own) == 1
+    assert shown.count("Refused") == 2, f"none of sale {other.sale}"
+    assert "Refused" not in parts(staff("view_sale"))["sales"], "who may not see orders sees no refusals either"
+
+
 def test_a_verdict_that_takes_too_long_is_missing_and_not_green(
     staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:

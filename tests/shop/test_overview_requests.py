@@ -25,6 +25,16 @@ def test_only_what_came_between_two_moments_counts() -> None:
     assert (found.p50_ms, found.p99_ms) == (50, 99)
 
 
+def test_refusals_are_split_by_sale() -> None:
+    before = Counts(0.0, {}, {}, {}, {("7", "sold-out"): 5})
+    refusals = {("7", "sold-out"): 25.0, ("7", "over-limit"): 30.0, ("8", "sold-out"): 10.0, ("other", "busy"): 9.0}
+    found = between(before, Counts(10.0, {}, {}, {}, refusals))
+    assert {sale: list(refused.items()) for sale, refused in found.by_sale.items()} == {
+        7: [("over-limit", 3.0), ("sold-out", 2.0)],
+        8: [("sold-out", 1.0)],
+    }
+
+
 def test_after_a_break_only_the_last_seconds_count(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter(
         [
