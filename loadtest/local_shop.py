@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import signal
 import socket
 import sys
 import time
@@ -28,6 +29,8 @@ CELERY = (sys.executable, "-m", "celery", "--app")
 
 class LocalShop:
     """A shop on this machine. As a context manager, it starts its processes in order and stops them in reverse.
+
+    While it runs, SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does, so that a killed command stops its shop, too.
 
     Args:
         port: port of the web server; 0 for a free one.
@@ -69,6 +72,8 @@ class LocalShop:
         serve.refuse_busy_port("127.0.0.1", self.port)
         settings.RUN_FOLDER.create()
         with ExitStack() as starting:
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            starting.callback(signal.signal, signal.SIGTERM, before)
             own_servers = [
                 name
                 for name, ours in (("postgres", settings.DATABASE_IS_OURS), ("valkey", settings.REDIS_IS_OURS))

@@ -9,7 +9,9 @@ from typing import Any
 
 from celery.beat import PersistentScheduler, SchedulingError
 from celery.signals import heartbeat_sent
+from celery.worker import heartbeat as celery_heartbeat
 from celery.worker.consumer import Consumer
+from celery.worker.consumer.heart import Heart
 
 from inventory.outages import outages
 from shop import heartbeat
@@ -27,11 +29,36 @@ def _clock() -> float:
     return time.time() - time.monotonic()
 
 
+class OneAttempt(celery_heartbeat.Heart):
+    """Celery's heartbeat, which is sent once.
+
+    Celery would send it until the broker is back, in the thread of the worker's loop. A worker that was told to stop
+    would not stop until then. The next heartbeat follows in two seconds.
+    """
+
+    def _send(self, event: str, retry: bool = False) -> Any:  # noqa: FBT001, FBT002 - Celery's own signature
+        return super()._send(event, retry=False)
+
+
+class HeartOfOneAttempt(Heart):
+    """The part of Celery's worker that sends heartbeats. It sends each of them once."""
+
+    def start(self, c: Consumer) -> None:
+        c.heart = OneAttempt(c.timer, c.event_dispatcher, self.heartbeat_interval)
+        c.heart.start()
+
+
 class QuietConsumer(Consumer):
     """Celery's consumer, which logs only the first failed attempt to connect, and pauses between attempts.
 
     The setting `broker_channel_error_retry` is needed, too, or the worker ends when the broker refuses a write.
     """
+
+    class Blueprint(Consumer.Blueprint):
+        default_steps = tuple(
+            HeartOfOneAttempt if step == "celery.worker.consumer.heart:Heart" else step
+            for step in Consumer.Blueprint.default_steps
+        )
 
     def on_connection_error_before_connected(self, exc: Exception) -> None:
         outages.failed(TAKING, exc)

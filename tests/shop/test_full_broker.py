@@ -1,19 +1,28 @@
-"""While Celery's broker (Redis) is full, a worker and beat keep running and log one line."""
+"""Celery while its broker (Redis) is full or away.
+
+A worker and beat keep running, log one line, and stop when they are told to.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from celery import Celery
+from celery.worker.heartbeat import Heart
 from django.conf import settings
 from redis import Redis
 
+from servers.valkey import temporary
 from shop.runtime import tasks
+from shop.runtime.broker import HeartOfOneAttempt, OneAttempt, QuietConsumer
+from shop.runtime.environment import broker_url
 from tests.shop.web_server import CHECKOUT
 from tests.waiting import wait_for
 
@@ -108,3 +117,19 @@ def test_beat_logs_one_line_while_its_broker_is_full(redis: Redis, full: Full, t
         wait_for(lambda: redis.llen("celery"), "beat to send a task")
         assert len(part.lines("Sending tasks to the broker")) == 2
         assert part.lines("Traceback", "Message Error") == []
+
+
+@pytest.mark.parametrize("heart", [OneAttempt, pytest.param(Heart, marks=pytest.mark.xfail(strict=True))])
+def test_a_heartbeat_does_not_wait_until_the_broker_is_back(heart: type[Heart]) -> None:
+    """The worker's loop sends it, so a worker that was told to stop would not stop until then."""
+    with temporary() as valkey:
+        app = Celery(broker=broker_url(valkey.url))
+        eventer = app.events.Dispatcher(app.connection_for_write())
+        beats = heart(None, eventer)
+        beats._send("worker-heartbeat")
+        valkey.stop()
+        sending = threading.Thread(target=beats._send, args=["worker-heartbeat"], daemon=True)
+        sending.start()
+        sending.join(timeout=5)
+        assert not sending.is_alive()
+    assert HeartOfOneAttempt in QuietConsumer.Blueprint.default_steps
