@@ -1,14 +1,15 @@
-"""The table of goals in docs/performance.md has the figures of the stored comparison."""
+"""docs/performance.md: its table of goals shows the stored comparison, and its flame graphs are drawn right."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tools import performance_table
+from tools import flame_graph, performance_table
 
 ROW = {"orders_per_s": 200.0, "cpu_ms": 3.0, "refusals_per_s": 400.0, "refusal_cpu_ms": 1.5}
 REPORT = {
@@ -45,3 +46,14 @@ def test_another_measurement_makes_the_table_out_of_date(tmp_path: Path, monkeyp
     table = page.read_text()
     assert "| fastest durable strategy (`group-commit`), orders/s ÷ plain | 0.50 | 0.75 | 1.0 | **missed** |" in table
     assert "| refusals/s ÷ plain | 1.00 | 1.0 | 1.5 | met |" in table
+
+
+def test_a_flame_graph_has_a_box_for_each_function_of_a_request() -> None:
+    app = "Thread.run (threading.py:975);Application.__call__ (shop/runtime/wsgi.py:51)"
+    recorded = f"{app};get (django/urls.py:1);a (x.py:1) 3\n{app};get (django/urls.py:2) 1\nWatcher.run (x.py:1) 9\n"
+    boxes = re.findall(r'<title>(.*?)</title><rect x="0.0" y="\d+" width="(.*?)"', flame_graph.draw(recorded))
+    assert boxes == [
+        ("Application.__call__ (shop/runtime/wsgi.py): 100.0%", "1200.0"),
+        ("get (django/urls.py): 100.0%", "1200.0"),
+        ("a (x.py): 75.0%", "900.0"),
+    ]
