@@ -121,11 +121,11 @@ class ThreadLease(LocalLease):
 
 
 class QueuePlace:
-    """The place of a thread in the queue of a name. As a context manager, it leaves the queue at the end.
+    """The place of a thread in a queue of this process. As a context manager, it leaves the queue at the end.
 
-    The thread whose place becomes the first is woken. The first place in the queue of a `str` holds the `ThreadLock` of
-    that name. Locks on a server use queues of other keys: the thread in the first place waits at the server, and the
-    other threads of the process wait for that place.
+    A thread is woken when its place becomes the first. If the queue's name is a `str`, the thread in the first place
+    holds the `ThreadLock` of that name. Names of other types are used by locks on a server: the thread in the first
+    place waits at the server, and the other threads of the process wait behind it.
 
     Args:
         name: identifies the queue in this process.
