@@ -1,4 +1,4 @@
-"""Events for metrics and traces: waits for locks, batches, commits, and the way of orders through the queue.
+"""Events for metrics and traces: waits for locks, batches, commits, and the path of orders through the queue.
 
 A process ignores these events until it calls `listen`. Web servers, workers and beat call it for metrics, unless
 METRICS is off, and for traces, if TRACES is on.

@@ -66,7 +66,7 @@ class Breaker:
                     self._ask_at = min(self._ask_at, self._clock() + self.retry)
 
     def is_another_callers(self) -> bool:
-        """Return False if the server answers or if it is this caller's turn to try it. True: do not try it now."""
+        """Return whether the caller must leave the server alone now, because it is another caller's turn to try it."""
         if self._ask_at is None:
             return False
         with self._mutex:

@@ -123,10 +123,10 @@ def take_from_all(item: RequestItem) -> None:
 
 
 def check(items: Iterable[RequestItem], unsplit_units: Mapping[str, int]) -> None:
-    """Check that the unsplit units of each sku cover its item.
+    """Check that the sku of each item has enough unsplit units.
 
     Raises:
-        SoldOut, StockElsewhere: an item wants more units, see `shortage_error`.
+        SoldOut, StockElsewhere: a sku has too few, see `shortage_error`.
     """
     for item in items:
         if unsplit_units.get(item.sku, 0) < item.quantity:

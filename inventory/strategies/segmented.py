@@ -31,7 +31,8 @@ class HeldItem:
     """An item of an order, and the leases of the segments that it is taken from.
 
     Args:
-        number: the segment that has enough units for the item. None if no single segment has; then all are held.
+        number: the segment that has enough units for the item. None if no single segment has enough: the order then
+            holds all segments.
         leases: by segment number.
     """
 
