@@ -11,7 +11,7 @@ from lab.sandbox.sandbox import Sandbox
 
 
 class Checker(ABC):
-    """Checks one run once all clients are done.
+    """Checks the result of one run, after all clients are done.
 
     Args:
         sandbox: the sandbox in which the clients ran.

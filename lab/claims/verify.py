@@ -153,7 +153,7 @@ def _line(entry: LadderEntry) -> dict[str, Any]:
 
 
 def _has_a_crowd(entry: LadderEntry) -> bool:
-    """Return whether to try a third client. On rungs with own servers, two could retry without end after a crash."""
+    """Return whether to try a third client. Not on a rung with its own servers: two could retry for ever."""
     return can_play(entry) and entry.slug != UNORDERED
 
 

@@ -69,7 +69,7 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
     try:
         with server_errors():
             if job in ("check", "remeasure", "stress"):
-                # Not for a search: pages replay the witness that it finds, but the Redis of the pages cannot restart.
+                # Do not do this for a search: pages replay its witness, and the Redis of the pages cannot restart.
                 sandbox = restarting_sandbox(LADDER[slug], sandbox)
             return jobs[job](slug, sandbox, **options)
     except Missing as missing:

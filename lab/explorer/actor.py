@@ -15,7 +15,7 @@ _thread = threading.local()
 
 
 def become(actor: Actor | None) -> None:
-    """Record that the calling thread runs this actor. None: the thread runs no actor."""
+    """Record that the calling thread runs this actor, or no actor if `actor` is None."""
     _thread.actor = actor
 
 
@@ -138,7 +138,7 @@ class Actor:
 
         Args:
             pending: the step that it is about to take.
-            at: the file and line that run the step. None: the line that this thread runs now.
+            at: the file and line that run the step. By default, the line that this thread runs now.
 
         Raises:
             Crash: the actor has crashed.

@@ -68,7 +68,7 @@ class PendingStep:
 
 
 def parse_fault(choice: str) -> tuple[Fault, str]:
-    """Split the name of a fault, such as `crash A`, into the fault and the actor. Empty if it hits no single actor."""
+    """Split a choice, such as `crash A`, into fault and actor. The actor is empty if the fault hits no single one."""
     fault, _, actor = choice.rpartition(" ")
     return (fault, actor) if fault in FAULTS_OF_AN_ACTOR else (cast("Fault", choice), "")
 

@@ -45,7 +45,7 @@ class Cluster(ABC):
         """Make a fault of a server happen."""
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Make a server available to clients and to the sandbox at a place. None: make no server available there."""
+        """Let clients and the sandbox find a server at a place. If `node` is None, they find no server there."""
         self.fleet.serve(place, node)
         address = str(self.fleet.address(place))
         if node is None:

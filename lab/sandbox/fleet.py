@@ -54,7 +54,7 @@ class Node:
         self.ahead = folder / "ahead"
 
     def start(self) -> None:
-        """Start the server with the data that it has on disk. Do nothing if it runs."""
+        """Start the server with the data that it has on disk. Do nothing if it is already running."""
         if not self.server.child.alive:
             self.server.socket.unlink(missing_ok=True)
             self.server.start()
@@ -109,7 +109,9 @@ class Node:
 
 
 class Fleet:
-    """The additional servers of a sandbox. Each starts on first use. Clients find a server at a place, a socket path.
+    """The additional servers of a sandbox. Each starts on first use.
+
+    A place is a name that stands for a socket path. Clients connect to the server that is at the place now.
 
     Servers start in the main thread only: see `servers.process.Child`.
     """
@@ -122,7 +124,7 @@ class Fleet:
         atexit.register(self.close)
 
     def node(self, name: str, *extra: str, own_clock: bool = False) -> Node:
-        """Return the server with this name. Start it if it does not run."""
+        """Return the server with this name. Start it if it is not running."""
         node = self._nodes.get(name)
         if node is None:
             node = Node(self._outer / name, extra)
@@ -137,7 +139,7 @@ class Fleet:
         return self._outer / f"at-{place}"
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients find a server at a place. None: let them find no server there."""
+        """Let clients find a server at a place. If `node` is None, they find no server there."""
         address = self.address(place)
         if node is None:
             address.unlink(missing_ok=True)

@@ -169,7 +169,7 @@ def _try(number: int, until: float) -> Sandbox | None:
 
 
 def _put_back(number: int, sandbox: Sandbox | None) -> None:
-    """Let other threads use a sandbox, which stays open. None: it is closed already."""
+    """Let other threads use a sandbox, which stays open. If `sandbox` is None, it is closed already."""
     with _changed:
         _used.discard(number)
         if sandbox is not None:

@@ -58,8 +58,9 @@ class EtcdWorkload(LockServerWorkload):
 
 
 class EtcdQuorumWorkload(EtcdWorkload):
-    """The same clients on a cluster of three servers. Each client uses a follower, so the server that it uses is not
-    the leader that is lost.
+    """The clients of `EtcdWorkload`, on a cluster of three servers.
+
+    The clients use a follower, so they do not lose their server when the leader is lost.
 
     Args:
         cluster: the servers.

@@ -70,7 +70,7 @@ class ZooKeeperWorkload(LockServerWorkload):
 
 
 class ZooKeeperQuorumWorkload(ZooKeeperWorkload):
-    """The same clients on three servers. A session whose server is lost continues on another one.
+    """The clients of `ZooKeeperWorkload`, on three servers. When a server is lost, its sessions move to another one.
 
     Args:
         cluster: the servers.

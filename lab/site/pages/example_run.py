@@ -37,7 +37,7 @@ class ExampleRun:
 
     @property
     def session(self) -> PlaySession | None:
-        """The same schedule as a session that a visitor can continue. None if it is too long or not playable."""
+        """The schedule of the run, as a session that a visitor can continue. None if it is too long or not playable."""
         slug, schedule, clients = self.trace.rung, self.trace.schedule, self.trace.clients
         if not can_play(LADDER[slug]) or len(schedule) > MOST_CHOICES:
             return None

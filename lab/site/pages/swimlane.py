@@ -99,7 +99,8 @@ class Swimlane:
 
     Attributes:
         height: height in pixels.
-        alarming: whether two clients inside at the same time break the rung. Only then are they shown as an alarm.
+        alarming: whether the run is about the invariant `one holder`. Only then are two clients in the critical
+            section at the same time shown as an alarm.
     """
 
     lanes: tuple[Lane, ...]
