@@ -55,7 +55,7 @@ class Burst:
         return next(self._next_customers, None)
 
     def as_message(self, worker: int, workers: int) -> dict[str, Any]:
-        """Return this burst as plain values for one of several Locust workers, with its share of the customers."""
+        """Return this burst as plain values for one Locust worker, with that worker's share of the customers."""
         values = asdict(self)
         del values["_next_customers"]
         values["customers"] = self.customers[worker::workers]

@@ -128,7 +128,7 @@ class DemoBuyers:
             with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
                 return dict(json.load(response))
         except (OSError, ValueError, http.client.HTTPException):
-            # It is sold out, or the shop is stopping, perhaps in the middle of an answer. The next buyer tries again.
+            # The product is sold out, or the shop is stopping, perhaps within an answer. The next buyer tries again.
             return {}
 
 

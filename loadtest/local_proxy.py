@@ -16,7 +16,7 @@ from servers import Child, ServerError
 class LocalProxy:
     """nginx as a child process. As a context manager, it starts and stops the process.
 
-    Only the host names of Docker and the paths of the container are replaced in its configuration.
+    The configuration is used as it is, except that its addresses, ports and paths are replaced by local ones.
 
     Args:
         folder: folder for its configuration, caches and log. It replaces `/tmp/` in the configuration.

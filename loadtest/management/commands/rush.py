@@ -139,7 +139,7 @@ there is no verdict."""
             raise SystemExit(max(statuses))
 
     def start_shop(self, rushes: list[Rush], running: ExitStack, console: Console) -> str:
-        """Start a shop, return its address, and let the context `running` stop it."""
+        """Start a shop, and return its address. The shop is stopped when the context `running` ends."""
         lab, background = any(rush.rung for rush in rushes), any(rush.needs_workers for rush in rushes)
         with console.status("Starting the shop …"):
             shop = running.enter_context(LocalShop(lab=lab, background=background))
