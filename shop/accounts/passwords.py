@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 
 
 class LongEnough(MinimumLengthValidator):
-    """Django's minimum length with texts of the shop.
+    """Django's check of the minimum length, with the shop's own texts.
 
     Django's message has no Chinese translation, and its hints in Chinese address customers less politely.
     """
@@ -22,7 +22,7 @@ class LongEnough(MinimumLengthValidator):
 
 
 class NotCommon(CommonPasswordValidator):
-    """Django's list of common passwords with a hint of the shop."""
+    """Django's check against a list of common passwords, with the shop's own help text."""
 
     def get_help_text(self) -> str:
         return _("Use no password that is common.")

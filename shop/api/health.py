@@ -1,6 +1,6 @@
 """Health checks: whether a web process has started, and whether it can serve requests now.
 
-The front of the web server (`shop.runtime.door`) handles the liveness check.
+The web server's door (`shop.runtime.door`) handles the liveness check.
 """
 
 from __future__ import annotations

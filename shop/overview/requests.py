@@ -77,15 +77,16 @@ class Watch:
         self._seen: deque[Counts] = deque()
 
     def __call__(self) -> Requests | None:
-        """Return the figures since the call `SPAN` seconds ago, or since the first call if it is more recent.
+        """Return the figures since the newest earlier call that is at least `SPAN` seconds old.
 
-        Return None if there are no metrics on this machine, see `read`.
+        If no such call was made within twice `SPAN`, the figures are since the oldest newer call. Return None if there
+        are no metrics on this machine, see `read`.
         """
         now = read()
         if now is None:
             return None
         while self._seen and self._seen[0].at < now.at - 2 * SPAN:
-            self._seen.popleft()  # It is too old: no operator has opened the overview for a while.
+            self._seen.popleft()  # Its counters are too old: no operator has opened the overview for a while.
         self._seen.append(now)
         while len(self._seen) > 2 and self._seen[1].at <= now.at - SPAN:
             self._seen.popleft()

@@ -220,7 +220,7 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
 
     Raises:
         FormShownAgain: the order was refused, and the buyer may send the same form again.
-        PageRefused: the buyer may not.
+        PageRefused: the order was refused, and sending the form again does not help.
     """
     product = asked["product"]
     if not OrderRate().allow_request(cast("Request", request), cast("APIView", None)):

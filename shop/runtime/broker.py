@@ -25,7 +25,7 @@ SET_BACK = 1.0
 
 
 def _clock() -> float:
-    """Return the difference of the wall clock and the monotonic clock, which changes only when the clock is set."""
+    """Return the wall clock minus the monotonic clock. The difference changes only when the wall clock is set."""
     return time.time() - time.monotonic()
 
 

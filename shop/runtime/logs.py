@@ -57,11 +57,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def _trace_of(record: logging.LogRecord) -> str:
-    """Return the trace that a record brings along, or else that of the request of its thread."""
+    """Return the trace of a record if it has one, otherwise the trace of the request that the thread handles."""
     return getattr(record, "trace", "") or log_context.trace.get()
 
 
 def _order_of(record: logging.LogRecord) -> str:
-    """Return the order id in the arguments of a record, or else the order that its thread works on."""
+    """Return the order id in the arguments of a record, otherwise the order that the thread works on."""
     named = [value for value in record.args if isinstance(value, UUID)] if isinstance(record.args, tuple) else []
     return str(named[0] if named else log_context.order.get() or "")
