@@ -77,7 +77,7 @@ class Upstream:
 
 
 def test_it_starts_without_ipv6() -> None:
-    """It listens on IPv4 alone: on a machine whose kernel has no IPv6, nginx ends at `listen [::]:8080`."""
+    """nginx listens on IPv4 only: on a machine whose kernel has no IPv6, nginx ends at `listen [::]:8080`."""
     assert re.findall(r"^ *listen (.*);", CONFIGURATION, re.MULTILINE) == ["8080"]
 
 
@@ -236,7 +236,7 @@ PAGE_OR_DOCUMENT = [
 
 @pytest.mark.parametrize(("path", "headers", "page"), PAGE_OR_DOCUMENT)
 def test_browsers_get_the_pages_of_the_door(tmp_path: Path, path: bytes, headers: bytes, page: bool) -> None:
-    """What nginx answers itself is the same page that the web server's door sends, or a problem document."""
+    """nginx's own refusals are those of the web server's door: a page for a browser, else a problem document."""
     size = limits.BODY_BYTES + 1
     long = b"Content-Length: %d\r\n\r\n%b" % (size, b"x" * size)
     with socket.socket() as refusing:

@@ -149,7 +149,7 @@ def watched(port: int, watchers: int) -> tuple[list[list[int]], float]:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "control"])
 def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: bool) -> None:
-    """All watchers together cost the shop one request a second. Negative control: without the cache, each poll does.
+    """All watchers together cost the shop one request a second. Negative control: without the cache, a poll costs one.
 
     Thirty watchers are enough for the negative control, which leaves the processors to other tests.
     """

@@ -132,7 +132,7 @@ def test_an_alert_names_the_section_that_says_what_to_do() -> None:
 
 
 def test_the_table_of_alerts_leads_to_the_section_of_each() -> None:
-    """The row of an alert has the link to its section, or the advice itself."""
+    """The row of each alert has a link to the alert's section, or the text of its advice."""
     rows = [row for row in PAGES["docs/incidents.md"].splitlines() if row.startswith("| ")]
     for rule in rules():
         (row,) = [row for row in rows if f"(`{rule['alert']}`)" in row]

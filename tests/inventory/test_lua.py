@@ -263,7 +263,7 @@ def test_a_session_that_an_earlier_query_has_lost_is_replaced(strategy: Strategy
 
 
 def test_sessions_that_end_at_once_do_not_keep_a_thread(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As behind a pooler that accepts each connection and closes it."""
+    """A pooler may accept each connection and close it at once."""
     looks: list[bool] = []
 
     def ended() -> bool:

@@ -218,7 +218,7 @@ def test_a_row_of_the_ladder_is_one_line_and_two_on_a_phone(open_page: Open, lan
 
 
 def test_a_long_run_is_not_cut_on_a_phone(open_page: Open) -> None:
-    """The picture of a long run ends where its box ends. Control: with the height of a desktop, it does not."""
+    """The picture of a long run ends where its box ends. Control: with a desktop's height, the box ends earlier."""
     page = open_page(f"/lab/rungs/setnx/play/?clients=2&schedule=A,crash A{',B' * 20}")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     hidden = "(box => box.scrollHeight - box.clientHeight)(document.querySelector('.lanes-and-steps'))"

@@ -231,7 +231,7 @@ def test_rungs_and_their_rows_link_to_each_other() -> None:
     sound = {entry.slug for entry in LADDER.values() if entry.claim == "sound"}
     not_measured = {"zookeeper-quorum", "etcd-quorum", "sync-standby-failover"}
     locks = comparisons.load("locks")
-    # These were added after the stored measurement.
+    # These locks were added after the stored measurement.
     new = set(contenders.ALL) - {row.name for row in (locks.rows if locks else ())}
     not_measured |= {slug for name in new for slug in comparisons.RUNGS["locks"].get(name, (name,))}
     assert {slug for slug, found in linked.items() if found} == sound - not_measured | {"thread-lock", "process-lock"}

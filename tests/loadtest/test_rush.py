@@ -213,7 +213,7 @@ def test_a_url_that_is_none_is_reported(url: str) -> None:
 
 
 def test_a_server_of_another_protocol_is_reported() -> None:
-    """Such as Valkey, which answers a request with an error of its own."""
+    """A server such as Valkey answers the request with an error of its own protocol."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:

@@ -17,7 +17,7 @@ OF_THE_LOCK_WITHIN = (
     "test_a_dropped_lease_is_not_renewed",
     "test_a_grant_outlives_the_loss_of_a_minority",
     "test_an_idle_waiter_is_quiet",
-    "test_greenlets_each_own_a_lease",  # It runs on Redis and in test_reentrant.py.
+    "test_greenlets_each_own_a_lease",  # This test runs on Redis and in test_reentrant.py.
     "test_it_is_granted_without_a_minority",
     "test_it_works_after_a_restart",
     "test_renewal_keeps_the_lock_beyond_its_ttl",

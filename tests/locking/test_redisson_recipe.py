@@ -44,7 +44,7 @@ class TestRedissonRecipeLock(
         {
             # A renewal may take as long as the client's timeout, which is longer than the TTL of the test.
             "test_the_holder_is_told_when_the_server_hangs",
-            # It does not check how long the answer took.
+            # The recipe does not check how long the answer took.
             "test_a_grant_that_comes_too_late_is_given_back",
         }
     )

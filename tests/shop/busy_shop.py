@@ -108,7 +108,11 @@ class BusyShop(World):
 
 
 def on_offer(sample: SampleSale, *, opens: float, closes: float = 1) -> OnSale:
-    """Put the products of a sample sale on sale, from and until so many hours from now. Load an open one."""
+    """Create a sale of a sample's products. Preheat it if it is open.
+
+    Args:
+        opens, closes: hours from now; negative for the past.
+    """
     now = timezone.now()
     sale = Sale.objects.create(
         name=sample.name, opens_at=now + timedelta(hours=opens), closes_at=now + timedelta(hours=closes)

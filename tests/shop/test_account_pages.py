@@ -234,7 +234,7 @@ def change_address(client: Client, email: str = "new@example.com", password: str
 
 
 def test_the_address_is_changed_only_with_the_password(client: Client, settings: Any) -> None:
-    """A change of address needs the password. Negative control: for some minutes, the next change does not."""
+    """A change of address needs the password. Negative control: for some minutes, the next change needs none."""
     new_user()
     here, add = log_in(), {"action_add": "", "email": "new@example.com"}
     assert "This is not your password." in text(change_address(here, password="wrong"))

@@ -214,7 +214,7 @@ def test_a_sale_that_hides_the_number_left_says_only_that_fewer_are_left(
 
 
 def test_figures_from_before_the_refusal_do_not_say_buy_again(enter: Enter) -> None:
-    """Figures older than a refusal do not show "Buy" again. Control: figures that may be newer do."""
+    """Figures older than a refusal do not show "Buy" again. Control: figures that may be newer show it."""
     customer, offer, address = prepared(units=1)
     page = enter(customer).new_page()
     page.clock.install()

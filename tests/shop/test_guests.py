@@ -226,7 +226,7 @@ def test_a_guest_takes_no_place_in_the_room_of_another_sale(slug: str, redis: Re
 
 
 def test_the_ticket_of_a_guest_buys_on_no_other_browser(redis: Redis) -> None:
-    """With the negative control: on the browser of the guest, it does."""
+    """A guest's ticket buys nothing on another browser. Negative control: on the guest's own browser, it buys."""
     room = with_room()
     slug = allow(room)
     first, second = become_guest(slug), become_guest(slug)
@@ -430,7 +430,7 @@ def let_in_without_an_address(self: adapter.ConfirmEmail) -> tuple[Any, bool]:
 def test_an_address_that_has_an_account_makes_the_same_answers(
     slug: str, guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No answer reveals whether an address has an account. Negative control: without the check, a log-in does."""
+    """No answer reveals whether an address has an account. Negative control: without the check, a log-in reveals it."""
     if not guarded:
         monkeypatch.setattr(adapter.ConfirmEmail, "handle", let_in_without_an_address)
     new_user("bob")

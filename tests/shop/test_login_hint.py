@@ -61,7 +61,7 @@ def test_a_guest_and_a_sign_out_everywhere_change_the_hint(client: Client) -> No
 
 
 def test_a_log_in_without_a_hint_gets_one_on_the_way_through_the_log_in_page(client: Client, user: User) -> None:
-    """A session that is older than the hint, or a log-in to the admin: the link "Log in to buy" leads back with it."""
+    """A session may lack the hint: it is older, or began in the admin. The log-in page then sets it and redirects."""
     client.force_login(user)
     assert client.get(f"{LOG_IN}?next=/sales/").headers["Location"] == "/sales/"
     assert hint_in(client) == login_hint.value_for(user.pk)
@@ -79,7 +79,7 @@ def test_a_token_corrects_a_wrong_hint(client: Client, user: User, *, logged_in:
 
 
 def test_pages_that_a_proxy_caches_set_no_cookie(user: User) -> None:
-    """Neither with a session nor with a wrong hint, although such a page may read the session."""
+    """Public pages set no cookie, even if the hint is missing or wrong, although such a page may read the session."""
     slug = Sale.objects.values_list("slug", flat=True).get(pk=on_sale({"a": 1}).sale)
     for hint in ("", "forged"):
         client = Client()
@@ -95,7 +95,7 @@ def test_pages_that_a_proxy_caches_set_no_cookie(user: User) -> None:
 def test_a_public_page_and_a_server_error_set_no_hint(
     client: Client, user: User, kept: str, status: int, told: int
 ) -> None:
-    """Even if they have read the session. The last row is the control."""
+    """Such answers set no hint, even if they have read the session. Control: the last row, a private page."""
     client.force_login(user)
     request = RequestFactory().get("/")
     request.session = client.session

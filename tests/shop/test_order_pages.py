@@ -112,7 +112,7 @@ def test_the_list_costs_the_same_number_of_queries_however_long_it_is(
 ) -> None:
     for _ in range(2):
         buy(offer, customer, a=1, b=1)
-    with django_assert_num_queries(5):  # They read session, user, orders, items and clock.
+    with django_assert_num_queries(5):  # The queries read session, user, orders, items and clock.
         client.get("/orders/")
 
 
@@ -320,7 +320,7 @@ def test_pay_leads_to_the_provider_with_a_signed_request(client: Client, order: 
 
 @pytest.mark.usefixtures("with_provider")
 def test_the_policy_lets_the_form_lead_to_the_provider(client: Client, order: UUID, settings: Any) -> None:
-    """The policy allows the form's redirect to the provider. Negative control: without a provider, it does not."""
+    """The policy allows the form's redirect to the provider. Negative control: no provider."""
 
     def allowed() -> str:
         policy = client.get(f"/orders/{order}/").headers[HEADER]

@@ -125,7 +125,7 @@ def session_of_an_operator() -> str:
 
 
 def test_an_overview_is_red_and_old_while_postgres_hangs(proxy: Proxy) -> None:
-    """Negative control: it is neither before the outage nor after it."""
+    """Negative control: before and after the outage, the overview is neither red nor old."""
     on_sale({"a": 3})
     session = session_of_an_operator()
     with (
@@ -163,7 +163,7 @@ def test_an_overview_that_only_takes_long_is_old_but_not_red(live_server: Any) -
             pass
         assert checked.value.ok
         with page.expect_response("**/health/"):
-            pass  # It has dealt with the first answer.
+            pass  # The page has now handled the first answer.
         assert page.evaluate(OLD)
         expect(page.locator("[data-age]")).to_contain_text("s old.")
         expect(page.locator("[data-lost]")).to_be_hidden()
@@ -179,6 +179,6 @@ def test_the_cards_of_an_open_overview_follow_the_shop(live_server: Any) -> None
         expect(cards).to_contain_text(re.compile(r"Pending\s+0"))
         elsewhere(lambda: buy(offer, a=1))
         elsewhere(lambda: close_now(offer))
-        # They are read every 5 s.
+        # The page reads the cards every 5 s.
         expect(cards).to_contain_text(re.compile(r"Pending\s+1"), timeout=8000)
         expect(cards).to_contain_text("No sale is open or planned.", timeout=8000)

@@ -203,7 +203,7 @@ def test_a_lock_on_another_server_sells_the_last_unit_once(
 
 @pytest.mark.parametrize("name", ["advisory-lock", "optimistic", "row-lock"])
 def test_a_lock_of_a_transaction_excludes(pooled: PgBouncer, name: str) -> None:
-    """A transaction's lock excludes: the second customer waits in Postgres. Control: without a lock they do not."""
+    """A transaction's lock excludes: the second customer waits in Postgres. Control: `optimistic` takes no lock."""
     offer = on_sale({"a": 2}, strategy=name)
     offers.get(offer.sale)  # Fill the cache, because reading the offer could also block the second customer.
     started: list[Future[Any]] = []

@@ -375,7 +375,7 @@ def advised() -> list[tuple[str, str]]:
 
 
 def advice_elsewhere(pages: Mapping[str, str] = PAGES) -> set[str]:
-    """Return the advice that is not a sentence of the section that its finding names."""
+    """Return the advice of each finding whose section does not contain it."""
     return {advice for advice, address in advised() if plain(advice) not in plain(leads_to(address, pages))}
 
 

@@ -30,7 +30,7 @@ def partly_returned(units: int = 3) -> tuple[Order, Refund]:
 
 
 def gives_back(order: Order, total: int) -> Refund:
-    """Return units until this many of the order are back. Return the refund that is due."""
+    """Give units back until `total` units of the order are returned, and return the refund that is due."""
     return_order(order.pk, by=new_customer(), returned={"a": total})
     return Refund.objects.latest("pk")
 

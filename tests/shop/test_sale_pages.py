@@ -318,7 +318,7 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_twenty_polls_read_the_tables_once(monkeypatch: pytest.MonkeyPatch, *, cached: bool) -> None:
-    """Twenty polls read the tables once. Negative control: without the cache, each poll does."""
+    """Twenty polls read the tables once. Negative control: without the cache, each poll reads them."""
     if not cached:
         monkeypatch.setattr(now, "TTL", 0.0)
     path, client = page_of(on_sale({"a": 3})), Client()

@@ -157,7 +157,7 @@ def test_a_pooler_is_before_a_given_database_and_not_before_the_lab(monkeypatch:
 def test_through_a_pooler_a_connection_asks_for_nothing_that_a_session_keeps(
     monkeypatch: pytest.MonkeyPatch, pooler: str
 ) -> None:
-    """Through a pooler, connections use no session state. Negative control: without one, they do."""
+    """Through a pooler, connections use no session state. Negative control: no pooler."""
     given = {"DATABASE_URL": "postgres://shop@db/shop", "DATABASE_POOL": "4", "LAB_ENABLED": "0"}
     database = read(monkeypatch, **given, DATABASE_POOLER=pooler)["DATABASES"]["default"]
     asked = (database["OPTIONS"]["prepare_threshold"] is not None, "options" in database["OPTIONS"])
@@ -237,7 +237,7 @@ def test_https_is_one_switch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("https", ["1", "0"])
 def test_the_check_for_deployment_finds_nothing(https: str) -> None:
-    """Django's check for deployment finds no problem. Negative control: without HTTPS it does."""
+    """Django's check for deployment finds no problem. Negative control: without HTTPS, it finds some."""
     given = {"HTTPS": https, "SECRET_KEY": secrets.token_hex(32), "LAB_ENABLED": "0"}
     given |= {"ORDER_TTL": "5", "OFFER_TTL": "0.5", "REDIS_URL": "rediss://host:6379/0"}
     done = manage("check", "--deploy", "--fail-level", "WARNING", **given)

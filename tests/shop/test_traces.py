@@ -149,7 +149,7 @@ def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collec
             ("web", "SELECT", "place order"),  # the offer, which this process has not cached yet
             ("web", "wait for lock", "place order"),
             ("web", "hold lock", "place order"),
-            ("web", "WITH", "hold lock"),  # It takes the stock, saves the order and commits.
+            ("web", "WITH", "hold lock"),  # This statement takes the stock, saves the order and commits.
         }
         about = {"shop.sale": str(locked.sale), "shop.strategy": "redis-lock", "shop.order": placed["id"]}
         assert one(spans, "place order").about == about
@@ -204,7 +204,7 @@ def names(spans: list[Got]) -> set[str]:
 
 
 def saving(collector: Collector, order: str) -> Got | None:
-    """Return the span of the save of an order by a worker."""
+    """Return the span in which a worker saves an order."""
     return next((span for span in collector.spans if span.name == "save order" and order in span.about.values()), None)
 
 

@@ -43,7 +43,7 @@ UNFAIR = 126.1
 
 
 def chi_square(drawn: list[int]) -> float:
-    """Return chi-square of places against order of arrival; a fair draw has 81 on average.
+    """Return the chi-square statistic of places against order of arrival. Its average is 81 if the draw is fair.
 
     Args:
         drawn: each customer's place, from 0, in order of arrival.
@@ -435,7 +435,7 @@ def turns_begun(
 
 
 def most_in(seconds: float, moments: list[float]) -> int:
-    """Return the largest number of moments within so many seconds."""
+    """Return the largest number of moments in any period of `seconds`."""
     moments = sorted(moments)
     return max(bisect_right(moments, moment + seconds) - index for index, moment in enumerate(moments))
 
