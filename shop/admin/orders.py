@@ -1,4 +1,4 @@
-"""The admin pages of orders: list, details, cancel, refund and export. See `recording` for payments."""
+"""The admin pages of orders: list, details, cancel, refund, export. See also `recording` and `dead_letters`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from shop.admin.bulk import BatchResult, Failed, one_by_one, run_in_batches
 from shop.admin.confirming import confirmed_one
+from shop.admin.dead_letters import DeadLettersAdmin
 from shop.admin.order_export import rows
 from shop.admin.order_timeline import timeline
 from shop.admin.read_only import to_the_second
-from shop.admin.recording import RecordingAdmin
 from shop.admin.refunds import link_to_refunds
 from shop.models import Order, OrderItem, Payment, Refund
 from shop.orders import payments
@@ -152,7 +152,7 @@ def cancel_batch(orders: Sequence[Order], ends: float, *, by: int) -> BatchResul
 
 
 @admin.register(Order)
-class OrderAdmin(RecordingAdmin):
+class OrderAdmin(DeadLettersAdmin):
     none_yet = "No orders yet. They appear here when customers order in an open sale."
     list_display = ("id", "customer", "sale", "ordered", "total_label", "state_label", "refund", "placed")
     list_filter = ("state", OrderRefundFilter, "sale")

@@ -141,7 +141,7 @@ def parts(request: HttpRequest, figures: OverviewFigures) -> dict[str, str]:
     if seen := frozenset(name for name, permission in ON_CARDS.items() if can(permission)):
         shown["cards"] = _of_cards(figures.cards, seen)
     if can(ORDERS):
-        letters = {"letters": figures.health.dead_letters}
+        letters = {"letters": figures.health.dead_letters, "may_settle": request.user.has_perm("shop.change_order")}
         shown["letters"] = render_to_string("shop/overview/letters.html", letters)
     if shown:
         shown["alerts"] = render_to_string("shop/overview/alerts.html", {"alerts": asking})
