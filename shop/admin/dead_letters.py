@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -13,23 +12,22 @@ from django.shortcuts import redirect, render
 from django.urls import URLPattern, path
 from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_http_methods
-from django_redis import get_redis_connection
 from redis import RedisError
 
-from inventory.queue.dead_letters import DEAD_LETTERS, DeadLetters
+from inventory.queue.dead_letters import DEAD_LETTERS, KEPT, DeadLetters
+from inventory.strategies import registry
 from shop.admin.recording import RecordingAdmin
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 100
-"""Maximum number of dead letters on the page. The newest are shown."""
+SHOWN = 2 * KEPT
+"""Maximum number of dead letters on the page. Redis keeps fewer, so all are shown."""
 
 
 class SettledForm(forms.Form):
-    """The form with the time of the newest dead letter that the operator has seen."""
+    """The form with the entry id of the newest dead letter that the operator has seen."""
 
-    until = forms.IntegerField(min_value=0, widget=forms.HiddenInput)
-    """Milliseconds since 1970, as in the ids of the entries."""
+    until = forms.RegexField(r"^\d{1,15}-\d{1,15}\Z", widget=forms.HiddenInput)
 
 
 class DeadLettersAdmin(RecordingAdmin):
@@ -41,28 +39,31 @@ class DeadLettersAdmin(RecordingAdmin):
 
     @method_decorator(require_http_methods(["GET", "POST"]))
     def dead_letters(self, request: HttpRequest) -> HttpResponse:
-        """Show the dead letters. If the form was sent, delete those that the page had shown, and any older ones."""
+        """Show the dead letters. If the form was sent, delete those that the page had shown."""
         if not request.user.has_perm("shop.change_order"):
             raise PermissionDenied
-        redis: Any = get_redis_connection("default")
+        unsettled = registry.queue().dead_letters
         form = SettledForm(request.POST or None)
-        letters = []
         try:
             if form.is_valid():
-                self._settle(request, redis, form.cleaned_data["until"])
+                self._settle(request, unsettled, form.cleaned_data["until"])
                 return redirect("admin:index")
-            letters = DeadLetters(redis).newest(SHOWN)
+            # Read the newest id first: a letter that arrives in between is shown, but stays.
+            until = b"".join(number for number, _ in unsettled.client.xrevrange(DEAD_LETTERS, count=1)).decode()
+            letters = unsettled.newest(SHOWN) if until else []
         except RedisError as error:
             self.message_user(request, f"Nothing was changed. Redis reports: {error}", messages.ERROR)
+            return redirect("admin:index")
         context = {
             **self.admin_site.each_context(request),
             "title": "Dead letters",
             "letters": letters,
-            "until": round(letters[0][0].timestamp() * 1000) if letters else None,
+            "until": until,
         }
         return render(request, "shop/dead_letters.html", context)
 
-    def _settle(self, request: HttpRequest, redis: Any, until: int) -> None:
-        gone = redis.xtrim(DEAD_LETTERS, minid=until + 1, approximate=False)
+    def _settle(self, request: HttpRequest, unsettled: DeadLetters, until: str) -> None:
+        milliseconds, _, number = until.partition("-")
+        gone = unsettled.client.xtrim(DEAD_LETTERS, minid=f"{milliseconds}-{int(number) + 1}", approximate=False)
         logger.warning("%s has settled %d dead letters", request.user.get_username(), gone)
         self.message_user(request, f"{gone} dead letters are settled.", messages.SUCCESS)

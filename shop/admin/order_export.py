@@ -1,6 +1,6 @@
 """Export the orders of a filtered list as CSV, streamed in batches.
 
-The web server asks for the next batch only when the client has read most of the previous one.
+A slow client does not make the web process need more memory: the next batch is read when the client has read on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.contrib.postgres.aggregates import StringAgg
-from django.db import DatabaseError
 from django.db.models import F, OuterRef, QuerySet, Subquery, Sum, TextField, Value
 from django.db.models.functions import Cast, Concat
 
@@ -26,7 +25,7 @@ HEADER = (
     *("id", "customer", "sale", "state", "placed", "ended", "ended_by", "products", "total", "currency", "references"),
     *("key", "reason"),
 )
-INCOMPLETE = "INCOMPLETE: older orders are missing, because Postgres did not answer. Export again."
+INCOMPLETE = "INCOMPLETE: older orders are missing, because of an error. Export again."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """First characters that make a spreadsheet evaluate a cell as a formula. A customer may have chosen the text."""
 
@@ -67,7 +66,7 @@ def rows(orders: QuerySet[Order], *, references: bool = True) -> Iterator[str]:
         while batch:
             yield "".join(writer.writerow(cells(row)) for row in batch)
             batch = list(found.filter(pk__lt=batch[-1][0])[:BATCH])
-    except DatabaseError:
+    except Exception:
         logger.exception("An export of orders has ended early.")
         yield writer.writerow([INCOMPLETE])
 

@@ -188,7 +188,8 @@ class OrderAdmin(DeadLettersAdmin):
             found = self.get_changelist_instance(request).queryset
         except IncorrectLookupParameters:
             return redirect("admin:shop_order_changelist")
-        headers = {"Content-Disposition": 'attachment; filename="orders.csv"'}
+        # An export may last for minutes, so its connection is not kept: meanwhile the process may be told to stop.
+        headers = {"Content-Disposition": 'attachment; filename="orders.csv"', "Connection": "close"}
         lines = rows(found, references=may_see_payments(request))
         return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
 

@@ -36,7 +36,7 @@ from shop.sales import lifecycle, load_tests
 class ProductAdmin(CheckedAdmin):
     none_yet = "No products yet. Add one, then its stock, then a sale that offers it."
     list_display = ("name", "sku")
-    search_fields = ("name", "sku")
+    search_fields = ("name", "name_zh", "sku")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Product | None = None) -> tuple[str, ...]:
         return ("sku",) if obj else ()
@@ -95,9 +95,9 @@ def digest(sale: Sale) -> str:
     if sale.pk is None:
         return ""
     items = sale.items.order_by("pk").values_list("pk", "product", "price", "limit")
-    shown = (sale.name, sale.slug, sale.stock_shown, sale.opens_at, sale.closes_at, sale.strategy, sale.currency)
-    room = (sale.waiting_room, sale.admitted_per_second, sale.guest_checkout)
-    return hashlib.sha256(repr((shown, room, *items)).encode()).hexdigest()
+    shown = (sale.name, sale.name_zh, sale.slug, sale.stock_shown, sale.opens_at, sale.closes_at)
+    others = (sale.strategy, sale.currency, sale.waiting_room, sale.admitted_per_second, sale.guest_checkout)
+    return hashlib.sha256(repr((shown, others, *items)).encode()).hexdigest()
 
 
 class SaleItemFormSet(BaseInlineFormSet):
@@ -151,7 +151,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
     list_display = ("name", "state", "opens", "closes", "sold", "left", "revenue", "strategy", "preheated")
     list_filter = (SaleStateFilter, "guest_checkout")
     search_help_text = "Name or slug"
-    search_fields = ("name", "slug")
+    search_fields = ("name", "name_zh", "slug")
     prepopulated_fields = {"slug": ("name",)}
     inlines = (SaleItemInline,)
     actions = ("preheat", "pause", "resume", "close")

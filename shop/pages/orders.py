@@ -13,8 +13,8 @@ from django.db.models import Prefetch
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.translation import get_language, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_safe
 
@@ -180,6 +180,8 @@ def in_reader_language(receipt: Receipt) -> Receipt:
 
     If a product has another name by now, the name in the order is kept.
     """
+    if get_language() != "zh-hans":
+        return receipt
     products = {
         product.sku: product for product in Product.objects.filter(sku__in=[item.sku for item in receipt.items])
     }

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import uuid_utils.compat
+from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection
 from django.db.models import Model
 from django.template.response import TemplateResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from redis import Redis
@@ -27,7 +28,7 @@ from inventory.counters.segmented import segment_name
 from inventory.models import StockItem, StockMovement
 from inventory.strategies import registry
 from shop import conservation
-from shop.admin.sales import SaleAdmin
+from shop.admin.sales import SaleAdmin, digest
 from shop.models import Order, OrderItem, Product, Sale
 from shop.orders import payments
 from shop.orders.customer_changes import pay_order
@@ -799,3 +800,19 @@ def test_nothing_is_loaded_from_other_hosts(admin_client: Client) -> None:
         loaded = re.findall(r'<(?:script|link|img)[^>]* (?:src|href)="([^"]+)"', get(admin_client, path))
         assert [address for address in loaded if not address.startswith(("/", "data:"))] == []
         assert len([address for address in loaded if "htmx" in address]) == 1
+
+
+def test_a_stale_form_of_a_sale_is_noticed_whatever_field_has_changed(rf: RequestFactory) -> None:
+    sale = Sale.objects.get(pk=on_sale({"a": 1}).sale)
+    fields = SaleAdmin(Sale, admin.site).get_fields(rf.get("/"))
+    names = [name for each in fields for name in ([each] if isinstance(each, str) else each)]
+    names = [field.name for field in Sale._meta.fields if field.name in names and field.editable]
+    assert {"name", "name_zh", "opens_at", "waiting_room"} <= {*names}
+    unnoticed = []
+    for name in names:
+        before, value = digest(sale), getattr(sale, name)
+        changed = {str: f"{value}x", bool: not value, datetime: sale.opens_at - timedelta(days=1)}.get(type(value), 7)
+        setattr(sale, name, changed)
+        if digest(sale) == before:
+            unnoticed.append(name)
+    assert unnoticed == []

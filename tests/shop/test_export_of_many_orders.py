@@ -57,7 +57,7 @@ def export(port: int, session: str) -> tuple[int, list[str]]:
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     client.request("GET", f"{ORDERS}export/", headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"})
     response = client.getresponse()
-    assert response.status == 200
+    assert (response.status, response.headers["Connection"]) == (200, "close")
     body = response.read()
     client.close()
     return len(body), [row["id"] for row in csv.DictReader(io.StringIO(body.decode()))]

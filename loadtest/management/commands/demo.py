@@ -33,7 +33,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         console = Console()
-        password = secrets.token_hex(8)
+        password, verdicts = secrets.token_hex(8), None
         try:
             with ExitStack() as running:
                 with console.status("Starting Postgres, Valkey, web, worker and beat …"):
@@ -53,8 +53,9 @@ class Command(BaseCommand):
                     running.enter_context(DemoBuyers(shop.url, wanted))
                     shop.wait()
         except KeyboardInterrupt:
-            console.print("Stopped.")
-            return
+            console.print("Stopped." if verdicts is not None else "Stopped: there is no verdict.")
+            if verdicts is None:
+                raise SystemExit(2) from None
         except (ServerError, RushError) as error:
             raise CommandError(str(error), returncode=2) from error
         sound = [verdict for rush, verdict in zip(PROGRESSION, verdicts, strict=True) if not rush.rung]
