@@ -136,7 +136,7 @@ def clocks() -> Finding:
     here = (before + after) / 2
     off = max(abs(of_postgres - here), abs(seconds + microseconds / 1e6 - here)) - (after - before) / 2
     if off > WRONG_CLOCK:
-        text = f"Clocks differ by {off:.0f} s: tokens and signatures of payments are refused."
+        text = f"Clocks differ by {off:.0f} s: tokens end too early or too late."
         return Finding(check, "red", text, "Synchronise the clocks with NTP.")
     if off > SKEW:
         return Finding(check, "warning", f"Clocks differ by {off:.1f} s.", "Synchronise the clocks with NTP.")

@@ -129,8 +129,8 @@ GUESSES_PER_ACCOUNT = environment.integer("GUESSES_PER_ACCOUNT", default=10, min
 GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, minimum=1)
 # Maximum number of sign-ups from one IP address within a minute, guests included. Further ones get status 429.
 SIGN_UPS_PER_ADDRESS = environment.integer("SIGN_UPS_PER_ADDRESS", default=20, minimum=1)
-# Seconds for which an access token is valid. Until then it can place orders, even after its user has signed out
-# everywhere or changed the password.
+# Seconds for which an access token is valid. Until then it can place orders and enter waiting rooms, even after
+# its user has signed out everywhere or changed the password.
 ACCESS_TOKEN_TTL = environment.integer("ACCESS_TOKEN_TTL", default=900, minimum=1, maximum=environment.YEAR)
 
 # Mails
