@@ -100,6 +100,8 @@ def known_by(shop: BusyShop, model: str, name: str) -> str:
         return str(opts.verbose_name_plural).capitalize()
     if name.endswith("_add"):
         return f"Add {opts.verbose_name}"
+    if name == "shop_dead_letters":
+        return "Dead letters"
     return str(opts.model._default_manager.get(pk=shop.ids[model]))
 
 
