@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
-from django.db import OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -112,13 +112,18 @@ def test_the_export_reads_in_batches_and_misses_none(admin_client: Client, monke
     assert len(queries) == 4, "the last one finds no more"
 
 
-def test_an_export_that_ends_early_says_so(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [OperationalError("the server has gone"), InterfaceError("closed"), ValueError("a bug")]
+)
+def test_an_export_that_ends_early_says_so(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     monkeypatch.setattr(order_export, "BATCH", 10)
     many_orders(on_sale({"a": 100}), "a", 35)
     response: Any = admin_client.get(f"{ORDERS}export/")
     chunks = iter(response.streaming_content)
     next(chunks), next(chunks)
-    monkeypatch.setattr(order_export, "cells", raising(OperationalError("the server has gone")))
+    monkeypatch.setattr(order_export, "cells", raising(error))
     assert [chunk.decode().strip('"').partition(":")[0] for chunk in chunks] == ["INCOMPLETE"]
 
 
