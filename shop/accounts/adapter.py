@@ -28,15 +28,15 @@ from shop.accounts.errors import MailNotSent, NameTaken
 from shop.accounts.guesses import address_of, forgive
 
 MAILING = "Sending mails"
-"""Name in the log of the work that fails while the mail server is away."""
+"""The work that the log reports as failing while the mail server does not answer."""
 LIMITING = "Limiting sign-ups and mails"
-"""Name in the log of the work that fails while Redis is away.
+"""The work that the log reports as failing while Redis does not answer.
 
-Redis counts each mail before it is sent, so the pages that send mails fail then.
+Redis counts each mail before the mail is sent. So the pages that send mails fail while Redis does not answer.
 """
 
 SIGNED_UP_ON = "signed_up_on"
-"""Key in a browser's session of the page from which a visitor went to the sign-up, such as a sale."""
+"""Session key for the URL of the page that led a visitor to the sign-up form, such as the page of a sale."""
 
 LINKS = ("activate_url", "password_reset_url", "signup_url")
 """The names of the links in the contexts of django-allauth's mail templates."""
@@ -61,8 +61,8 @@ class AccountAdapter(DefaultAccountAdapter):
     def authenticate(self, request: HttpRequest, **credentials: Any) -> User | None:
         """Return the user with these credentials, or None.
 
-        A wrong password counts towards the same limits as in the API and the admin. This also holds for a log-in by
-        e-mail address, which is replaced by the user name of its account.
+        A wrong password counts towards the same limits as in the API and the admin. For a log-in by e-mail address, it
+        counts for the account that has confirmed this address.
 
         Raises:
             TooManyGuesses, TriesUnderWay, HashingBusy: the password was not checked.
@@ -112,7 +112,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return str(super().get_email_verification_redirect_url(email_address))
 
     def set_password(self, user: User, password: str) -> None:
-        """Save a new password, and clear the count of wrong ones, so that the owner can log in at once."""
+        """Save a new password, and clear the count of wrong passwords, so that the owner can log in at once."""
         super().set_password(user, password)
         forgive(self.request, user.get_username())
 
@@ -128,7 +128,7 @@ class AccountAdapter(DefaultAccountAdapter):
         """Send a mail in the language of the page. Its links lead to `PUBLIC_URL`.
 
         Raises:
-            MailNotSent: the mail server does not accept the mail, or too many threads wait for that server already.
+            MailNotSent: the mail server does not accept the mail, or too many threads already wait for that server.
         """
         if not _sending.acquire(blocking=False):
             raise MailNotSent
@@ -153,7 +153,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return settings.PUBLIC_URL or f"{self.request.scheme}://{self.request.get_host()}"
 
     def send_notification_mail(self, template_prefix: str, user: User, context: Any = None, email: Any = None) -> None:
-        """Send a mail about a change to the owner of an account. The change stays even if the mail cannot be sent."""
+        """Mail the owner of an account that the account was changed. If the mail cannot be sent, the change stays."""
         with suppress(MailNotSent):
             super().send_notification_mail(template_prefix, user, context, email)
 

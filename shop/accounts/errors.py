@@ -26,18 +26,18 @@ class HashingBusy(NotNow):
 
 
 class TriesUnderWay(NotNow):
-    """Passwords that are being checked for this account or IP address use up its limit. Try again in a second."""
+    """Other passwords for this account or IP address are being checked, and reach its limit. Try again in a second."""
 
     def __init__(self) -> None:
         super().__init__("Other log-ins to this account or from this address are being checked. Try again.", wait=1)
 
 
 class AddressNotConfirmed(Exception):
-    """The account was signed up for, and its e-mail address is not confirmed yet."""
+    """The account was created by a sign-up, and its e-mail address is not confirmed yet."""
 
 
 class MailNotSent(Exception):
-    """The mail server does not accept a mail, or too many threads of this process wait for it already."""
+    """The mail server does not accept a mail, or too many threads of this process already wait for that server."""
 
 
 class NameTaken(Exception):
@@ -45,4 +45,4 @@ class NameTaken(Exception):
 
 
 class GuestExists(Exception):
-    """A guest was created on this browser before."""
+    """This browser already has a guest, and may not create a second one."""

@@ -25,7 +25,7 @@ KNOWN_FOR = 7 * 24 * 3600
 """Seconds after a log-in for which the IP address stays known to the account."""
 
 MOST = 10_000
-"""Maximum number of entries in a process. It hashes one password at a time, so it adds fewer in a window."""
+"""Maximum number of counts and known addresses in a process. Hashing is slow, so fewer are added in a window."""
 
 # A count is a Redis hash. `under_way` is the number of passwords that are being checked; `tries` is that number plus
 # the number of wrong passwords. So concurrent tries cannot exceed a limit, and the caller learns whether wrong
@@ -153,7 +153,7 @@ class RedisCounts:
         return Counted(wait, bool(busy), list(tried.limits(known=bool(known))))
 
     def finish(self, tried: Try, counted: Counted, outcome: Outcome) -> None:
-        """End a try. Only a wrong password stays counted. A right one makes the address known to the account."""
+        """End a try. Only a wrong password stays counted. A right password makes the address known to the account."""
         keys = [tried.known, *counted.keys]
         known_for = KNOWN_FOR if outcome is Outcome.RIGHT and tried.address else 0
         get_redis_connection("default").eval(FINISH, len(keys), *keys, int(outcome is Outcome.WRONG), known_for)

@@ -4,11 +4,12 @@ Each try is counted before its password is hashed, and removed from the count af
 So concurrent tries cannot exceed the limit, and a try beyond it costs no hash. Only wrong passwords close an account
 until the window ends. If checks that still run use up the limit, a further try may be repeated after a second.
 
-A right password is not counted, but it costs a hash, too. So one account, and one address, may take at most half of a
-process's places to hash. Otherwise a single client with an account could keep everybody else from logging in.
+A right password is not counted, but it costs a hash, too. So the tries for one account, and the tries from one IP
+address, may use at most half of a process's places to hash (`hashers.PLACES`). Otherwise a single client with an
+account could keep everybody else from logging in.
 
-A library such as django-axes counts after the check, so forty concurrent tries pass. It also has the same limit for
-accounts and IP addresses.
+The shop does not use django-axes, because that library counts after the check: forty concurrent tries would pass. It
+also has only one limit for both accounts and IP addresses.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from shop.accounts.guess_counts import Counted, LocalCounts, Outcome, RedisCount
 from shop.accounts.hashers import PLACES
 
 COUNTING = "Counting guesses of passwords in Redis"
-"""Name in the log of the work that fails while Redis is away. Each process then counts for itself."""
+"""The work that the log reports as failing while Redis does not answer. Each process then counts for itself."""
 
 MOST_AT_ONCE = max(1, PLACES // 2)
-"""How many passwords of one account, and from one IP address, a process checks at once."""
+"""Maximum number of passwords for one account, or from one IP address, that a process checks at the same time."""
 
 shared, local = RedisCounts(), LocalCounts()
 _checked: Counter[str] = Counter()
@@ -104,10 +105,10 @@ def address_of(request: HttpRequest) -> str:
 
 @contextmanager
 def _one_of_few(tried: Try) -> Iterator[None]:
-    """Inside the `with` block, count a password that this process checks.
+    """Context manager that counts a password as being checked by this process.
 
     Raises:
-        TriesUnderWay: it is checking `MOST_AT_ONCE` others of this account or from this address.
+        TriesUnderWay: this process is already checking `MOST_AT_ONCE` passwords for this account or from this address.
     """
     names = [name for name in (tried.account, tried.address) if name]
     with _checked_lock:

@@ -28,11 +28,11 @@ from shop.accounts.errors import GuestExists, NameTaken
 from shop.models import BrowserSession, Guest, Order
 
 GUESTS = Guest.objects.exclude(user__emailaddress__verified=True)
-"""Guests without a confirmed address. After a guest has confirmed one, their row stays, but they are no guest."""
+"""Guests without a confirmed address. When a guest confirms one, their row stays, but they are no longer a guest."""
 IS_GUEST = Exists(GUESTS.filter(user=OuterRef("pk")))
 """Expression for a query of users: whether a user is a guest."""
 SAME_FORM = timedelta(minutes=1)
-"""Time within which another form of the same browser is a repeat of the first, such as a double click."""
+"""Time within which a second form from the same browser counts as a repeat of the first, such as a double click."""
 BATCH = 1000
 """Maximum number of guests that are deleted in one transaction."""
 
@@ -43,10 +43,10 @@ def guest_of(user: int) -> Guest | None:
 
 
 def new_guest(email: str, *, browser: str = "") -> Guest:
-    """Create a guest and their user, also if an account has the address already.
+    """Create a guest and their user, even if an account already has the address.
 
-    The name of the user is made from the id of the browser, and is unique. So of two forms that a browser sends at the
-    same time, one creates the guest, and the other gets the same guest.
+    The name of the user is made from the id of the browser, and is unique. So if a browser sends two forms at the same
+    time, one creates the guest, and the other gets the same guest.
 
     Args:
         browser: random id of the browser; empty if it sends none.
@@ -115,16 +115,16 @@ def ask_to_confirm(request: HttpRequest, guest: Guest) -> None:
 
 
 def forget_old_guests() -> int:
-    """Delete guests who have never ordered, also not in the queue, and whose browser session has expired.
+    """Delete guests whose browser session has expired and who have no order, neither saved nor queued.
 
     Returns:
         The number of deleted guests.
 
     Raises:
-        IntegrityError: one of them has placed an order at this moment. Try again later.
+        IntegrityError: one of these guests placed an order at the same moment. Try again later.
         RedisError: Redis does not answer, so the queued orders are unknown. No guest was deleted.
     """
-    # Read the queue first: an order that leaves it as saved is then found in Postgres.
+    # Read the queue before Postgres: an order that has already left the queue is then found in Postgres.
     buyers = (each.buyer for each in registry.counters().reservations())
     queued = {int(customer) for _sale, _, customer in (buyer.partition(":") for buyer in buyers) if customer}
     age = timedelta(seconds=settings.SESSION_COOKIE_AGE)
@@ -136,7 +136,7 @@ def forget_old_guests() -> int:
     )
     total = 0
     while ids := list(old.values_list("pk", flat=True)[:BATCH]):
-        # If an order of such a guest is saved at this moment, the foreign key makes one of the two transactions fail.
+        # If a worker saves an order of such a guest now, the foreign key makes one of the two transactions fail.
         User.objects.filter(pk__in=ids).delete()
         total += len(ids)
     return total

@@ -13,12 +13,12 @@ from django.db import connection
 from shop.accounts.errors import HashingBusy
 
 WAIT = 5.0
-"""Seconds that a thread waits for its turn to hash."""
+"""Maximum seconds that a thread waits for its turn to hash a password."""
 
 PLACES = max(1, settings.WEB_THREADS // 4)
-"""How many threads of a process may hash or wait to hash. They take no orders in the meantime."""
+"""Maximum number of threads of a process that hash a password or wait to hash one. They take no orders meanwhile."""
 
-# Hash one password at a time: more would take the processors from the orders.
+# Hash one password at a time: concurrent hashing would take CPU time from orders.
 _turn = BoundedSemaphore(1)
 _waiting = BoundedSemaphore(PLACES)
 
@@ -26,8 +26,9 @@ _waiting = BoundedSemaphore(PLACES)
 class PasswordHasher(PBKDF2PasswordHasher):
     """Django's PBKDF2 hasher, which hashes one password at a time in a process.
 
-    It returns the connection to the pool first. Hashing takes a large part of a second, and the threads of a process
-    share few connections: if hashing kept one, four concurrent logins would make all orders wait.
+    It returns the thread's connection to Postgres to the pool first. Hashing takes a large part of a second, and the
+    threads of a process share few connections. If a thread kept its connection while it hashes or waits, four
+    concurrent log-ins would make all orders wait.
     """
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:
