@@ -46,7 +46,8 @@ class BatchResult:
 Act = Callable[[Sequence[Any], float], BatchResult]
 """A function that changes a batch of rows.
 
-The second argument is the monotonic time in seconds after which it starts no further row. It always tries the first.
+The second argument is a monotonic time in seconds. After that time, the function starts no further row. It always
+tries the first row.
 """
 
 
@@ -69,8 +70,8 @@ def run_in_batches(
         act: changes a batch.
         done: past participle for the message, such as "cancelled".
         why: the operator's reason, which the history keeps.
-        all_pages: allow the operator to select all rows that match the filters of the list. It is False for actions
-            about money: they change only rows on the page that the operator saw.
+        all_pages: allow the operator to select all rows that match the filters of the list. Actions about money pass
+            False, so that they change only rows on the page that the operator saw.
     """
     chosen = set(request.POST.getlist(ACTION_CHECKBOX_NAME))
     across = request.POST.get("select_across") == "1"

@@ -38,7 +38,7 @@ class NoNulMiddleware:
 
 
 def _texts(request: HttpRequest) -> Iterator[tuple[str, str]]:
-    """Yield each text of the request that the admin may read, with the place where it is."""
+    """Yield each text in the request that the admin may read, after the place of the text, such as "query"."""
     yield "address", request.path_info
     yield from _cookies(request)
     for place, fields in (("query", request.GET), ("form", request.POST)):
@@ -49,7 +49,7 @@ def _texts(request: HttpRequest) -> Iterator[tuple[str, str]]:
 
 
 def _cookies(request: HttpRequest) -> Iterator[tuple[str, str]]:
-    """Yield each cookie. A quoted cookie can contain a NUL, and Django looks up session keys without a check."""
+    """Yield each cookie. A quoted cookie can contain a NUL, which Django would send to Postgres in a session key."""
     for name, value in request.COOKIES.items():
         yield "cookies", name + value
 
@@ -73,7 +73,7 @@ class CheckedAdmin(ModelAdmin):
         return kind in LOOKUPS and super().lookup_allowed(lookup, value, request)
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Return the object. Treat an empty `_to_field` as the id: Django would look for a field without a name."""
+        """Return the object. Treat an empty `_to_field` as the id, because Django would look for a field named ""."""
         return super().get_object(request, object_id, from_field or None)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:

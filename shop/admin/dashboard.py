@@ -1,4 +1,4 @@
-"""The overview, the first page of the admin: the parts that it refreshes while it is open."""
+"""The overview, which is the first page of the admin. Its script refreshes the parts of the page while it is open."""
 
 from __future__ import annotations
 

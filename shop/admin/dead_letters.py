@@ -1,4 +1,4 @@
-"""The admin page on which an operator reads the dead letters, and takes them off the overview when that is done."""
+"""The admin page on which an operator reads the dead letters, and then deletes them, so that the overview has none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class DeadLettersAdmin(RecordingAdmin):
             if form.is_valid():
                 self._settle(request, unsettled, form.cleaned_data["until"])
                 return redirect("admin:index")
-            # Read the newest id first: a letter that arrives in between is shown, but stays.
+            # Read the newest id before the list: a dead letter that arrives in between is shown, but the form does not
+            # delete it.
             until = b"".join(number for number, _ in unsettled.client.xrevrange(DEAD_LETTERS, count=1)).decode()
             letters = unsettled.newest(SHOWN) if until else []
         except RedisError as error:

@@ -1,6 +1,6 @@
 """Export the orders of a filtered list as CSV, streamed in batches.
 
-A slow client does not make the web process need more memory: the next batch is read when the client has read on.
+A slow client does not cost more memory, because the next batch is read only when the client has read the last one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADER = (
 )
 INCOMPLETE = "INCOMPLETE: older orders are missing, because of an error. Export again."
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""First characters that make a spreadsheet evaluate a cell as a formula. A customer may have chosen the text."""
+"""First characters that make a spreadsheet evaluate a cell as a formula. A customer may have chosen a cell's text."""
 
 
 ITEMS = OrderItem.objects.filter(order=OuterRef("pk")).order_by().values("order")
@@ -60,7 +60,7 @@ def rows(orders: QuerySet[Order], *, references: bool = True) -> Iterator[str]:
         *("pk", "customer__username", "sale__name", "state", "created_at", "ending__at", "ending__by__username"),
         *(PRODUCTS, TOTAL, "currency", *((REFERENCES,) if references else ()), "key", "reason"),
     )
-    # The status line is already sent, so report an error in the last row.
+    # The response has already begun with status 200, so report an error in the last row.
     try:
         batch = list(found[:BATCH])
         while batch:

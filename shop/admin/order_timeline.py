@@ -33,7 +33,9 @@ class OrderEvent:
 
 
 def timeline(order: Order, *, payments_too: bool) -> list[OrderEvent]:
-    """Return the events of an order from the tables and the admin's history, oldest first, those without a time last.
+    """Return the events of an order, oldest first, from the tables and the admin's history.
+
+    Events without a time come last.
 
     Args:
         payments_too: whether the reader may see payments and refunds.
@@ -42,12 +44,12 @@ def timeline(order: Order, *, payments_too: bool) -> list[OrderEvent]:
     ending = Ending.objects.filter(order=order).select_related("by").first()
     by_hand = list(_by_hand(order))
     if ending is not None:
-        by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # `ending` has this event.
+        by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # `_ended` yields it.
     of_payments: list[OrderEvent] = []
     if payments_too:
         recorded = _recorded_by_hand(order)
         of_payments = [event for payment in payments for event in _of_payment(order, payment, recorded)]
-        by_hand = [event for event in by_hand if event.what != RECORDED]  # The payment has this event.
+        by_hand = [event for event in by_hand if event.what != RECORDED]  # `_of_payment` yields it.
     events = [*_placed(order), *of_payments, *by_hand]
     if ending is not None or not any(event.what.startswith("Cancelled") for event in by_hand):
         events += _ended(order, ending)
@@ -64,10 +66,10 @@ def _placed(order: Order) -> Iterator[OrderEvent]:
 
 
 def _ended(order: Order, ending: Ending | None) -> Iterator[OrderEvent]:
-    """Yield the event that ended the order (cancelled, expired or rejected), even if it was paid after that.
+    """Yield the event that ended the order (cancelled, expired or rejected), even if the order was paid later.
 
     Args:
-        ending: the record of the event; None if there is no event, or if an earlier version did not record it.
+        ending: the record of the event; None if the order did not end, or if an earlier version of the shop ended it.
     """
     at, by = (ending.at, ending.by) if ending else (None, None)
     match ending.state if ending else order.state:
@@ -91,7 +93,7 @@ def _of_payment(order: Order, payment: Payment, recorded: Mapping[str, LogEntry]
 
 
 def _recorded_by_hand(order: Order) -> dict[str, LogEntry]:
-    """Return, by payment id, which operator recorded a payment of the order by hand, and how it was paid."""
+    """Return the history entries of payments of the order that an operator has recorded by hand, by payment id."""
     keys = [str(payment.pk) for payment in order.payments.all()]
     kind = ContentType.objects.get_for_model(Payment)
     entries = LogEntry.objects.filter(content_type=kind, object_id__in=keys, action_flag=ADDITION)

@@ -47,7 +47,7 @@ STATE_COLOURS = {
     "refunded": "warning",
 }
 BUTTONS = {"cancel_one": Order.State.PENDING, "refund_items": Order.State.PAID}
-"""The state of an order in which its page shows the button."""
+"""The buttons on the page of an order. The page shows a button only if the order is in this state."""
 REFUND_DUE = Exists(payments.refunds_due(Payment.objects.filter(order=OuterRef("pk"))))
 
 
@@ -89,7 +89,7 @@ class OrderRefundFilter(admin.SimpleListFilter):
 
 
 class RefundItemsForm(forms.Form):
-    """A form with the total of returned units of each item. Hidden fields have the totals that the page has shown."""
+    """A form for the total of returned units of each item. Hidden fields contain the totals that the page has shown."""
 
     def __init__(self, order: Order, *args: Any) -> None:
         super().__init__(*args)
@@ -106,7 +106,11 @@ class RefundItemsForm(forms.Form):
             self.fields[f"shown-{item.pk}"] = forms.IntegerField(initial=item.returned, widget=forms.HiddenInput)
 
     def units(self, name: str) -> dict[str, int]:
-        """Return units by sku: `item` for those that the operator has entered, `shown` for those that the page had."""
+        """Return the returned units by sku.
+
+        Args:
+            name: `item` for the totals that the operator has entered, `shown` for the totals that the page has shown.
+        """
         return {str(item.product_id): self.cleaned_data[f"{name}-{item.pk}"] for item in self.items}
 
 
@@ -125,7 +129,7 @@ def cancel_batch(orders: Sequence[Order], ends: float, *, by: int) -> BatchResul
     try:
         cancelled.update(end_pending(ids, Order.State.CANCELLED, by=by))
     except DatabaseError:
-        # Cancel each order by itself, so that one whose units cannot be returned does not stop the others.
+        # Cancel each order by itself. So an order whose units cannot be returned does not stop the others.
         for place, order in enumerate(orders):
             if place and time.monotonic() >= ends:
                 result.left = len(orders) - place
@@ -188,13 +192,13 @@ class OrderAdmin(DeadLettersAdmin):
             found = self.get_changelist_instance(request).queryset
         except IncorrectLookupParameters:
             return redirect("admin:shop_order_changelist")
-        # An export may last for minutes, so its connection is not kept: meanwhile the process may be told to stop.
+        # Close the connection after the export: it may last for minutes, and the process may be told to stop meanwhile.
         headers = {"Content-Disposition": 'attachment; filename="orders.csv"', "Connection": "close"}
         lines = rows(found, references=may_see_payments(request))
         return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
 
     def get_inlines(self, request: HttpRequest, obj: Order | None) -> list[type[TabularInline]]:
-        """Return the tables below the order, without an empty table of payments."""
+        """Return the tables below the order. Leave out the table of payments if the order has none."""
         unpaid = obj is None or not obj.payments.exists()
         return [inline for inline in self.inlines if not (unpaid and inline is PaymentInline)]
 

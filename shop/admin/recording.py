@@ -1,4 +1,4 @@
-"""An admin button that records a payment by hand: paid by transfer, or reported by a webhook that never came."""
+"""An admin button that records a payment by hand: a bank transfer, or a payment whose webhook never came."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from shop.models import Order, Payment
 from shop.orders import payments, unmatched
 
 BY_OPERATOR = "operator/"
-"""Prefix of the reference of a payment without one of the provider, whose references contain no slash.
+"""Prefix of the reference that the shop gives to a payment without a reference of the provider.
 
-The id of the order follows, so a form that is sent twice records one payment.
+The id of the order follows the prefix, so a form that is sent twice records one payment. References of a provider
+contain no slash, so they never begin with this prefix.
 """
 RECORDED = "Recorded a payment"
 """Entry in the history of the order."""
@@ -89,7 +90,7 @@ class RecordingAdmin(ReadOnlyAdmin):
         description="Record a payment", url_path="record-payment", permissions=["record_payment"], icon="payments"
     )
     def record_payment(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the form, or record the payment if it was sent."""
+        """Show the form, or record the payment if the form was sent."""
         order = self.get_object(request, object_id)
         if order is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
@@ -107,7 +108,7 @@ class RecordingAdmin(ReadOnlyAdmin):
         return render(request, "shop/record_payment.html", context)
 
     def _record(self, request: HttpRequest, order: Order, *, amount: Decimal, reference: str, why: str) -> None:
-        """Record the payment as a report of the provider is recorded, and show the operator the result."""
+        """Record the payment in the same way as a report of the provider, and show the operator the result."""
         reference = reference or f"{BY_OPERATOR}{order.pk}"
         money = f"{amount:.2f} {order.currency}"
         report = json.dumps(
@@ -150,7 +151,7 @@ class RecordingAdmin(ReadOnlyAdmin):
 
 
 def _log(request: HttpRequest, order: Order, payment: Payment, why: str) -> None:
-    """Write the operator into the histories of payment and order. The timeline reads the payment's history."""
+    """Record the operator in the histories of payment and order. The timeline reads the history of the payment."""
     user = int(str(request.user.pk))
     LogEntry.objects.log_actions(user, [payment], ADDITION, change_message=why or "Recorded by hand.")
     LogEntry.objects.log_actions(user, [order], CHANGE, change_message=f"{RECORDED}.")

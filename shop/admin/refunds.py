@@ -39,9 +39,10 @@ class RefundStateFilter(admin.SimpleListFilter):
 
 @admin.register(Refund)
 class RefundAdmin(ReadOnlyAdmin):
-    """The admin page of refunds. An operator marks single rows as sent, so refunds that become due later stay due.
+    """The admin page of refunds, on which an operator marks refunds as sent.
 
-    The only change of a row is that it is marked as sent. A chargeback may delete it while it is due.
+    The operator can select only rows that the page shows. So a refund that becomes due meanwhile stays due. The only
+    change of a row is that it is marked as sent. A chargeback deletes refunds that are still due.
     """
 
     none_yet = "No refunds yet. They appear here when a paid order is refunded, or an order cannot take a payment."

@@ -58,7 +58,7 @@ def run_on_sales(
             model_admin.message_user(request, f"The stock of {sale} is not loaded yet. {reason}", messages.WARNING)
         except (RedisError, DatabaseError, UnknownStrategy) as error:
             if why:
-                # The sale may be paused or resumed despite the error, so the history has to say who did it and why.
+                # Despite the error, the sale may be paused or resumed. So the history has to say who did that and why.
                 model_admin.log_change(request, sale, f"{done.capitalize()} in part. {why}")
             said = error if isinstance(error, UnknownStrategy) else f"Try again. A server did not answer: {error}"
             raise Failed(f"{sale} was not fully {done}. {said}") from error

@@ -25,7 +25,7 @@ class SaleFigures:
     Args:
         sold: units of pending and paid orders, without returned units.
         left: units on hand of the skus of the sale.
-        revenue: price of the units of paid orders, without returned units, in the currency of the sale.
+        revenue: total price of the units of paid orders, without returned units, in the currency of the sale.
     """
 
     sold: int = 0

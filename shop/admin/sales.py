@@ -43,7 +43,10 @@ class ProductAdmin(CheckedAdmin):
 
 
 class SaleForm(forms.ModelForm):
-    """The form of a sale. It is refused if the sale has changed since, so that it cannot reopen a closed sale."""
+    """The form of a sale. If the sale has changed since the page was opened, the form is refused.
+
+    Otherwise it could write an old closing time, and so reopen a sale that was closed meanwhile.
+    """
 
     shown = forms.CharField(required=False, widget=forms.HiddenInput)
 
@@ -56,7 +59,7 @@ class SaleForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or {}
-        # `SaleAdmin.get_object` has locked the row of the sale, and the instance does not have the new values yet.
+        # `self.instance` still has the values of the row, which `SaleAdmin.get_object` has locked.
         if cleaned.get("shown") and cleaned["shown"] != digest(self.instance):
             raise forms.ValidationError(
                 "The sale has changed since this page was opened; perhaps it was closed. Nothing was saved. "
@@ -161,7 +164,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
     compressed_fields = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Sale]:
-        # Leave out bursts of the lab's rungs: their sales have no strategy and sell nothing in the shop's tables.
+        # Leave out the sales that bursts of the lab make: they have no strategy and sell nothing in the shop's tables.
         return super().get_queryset(request).exclude(strategy="").annotate(read_at=Now())
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:
@@ -204,7 +207,7 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
         return Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:  # noqa: FBT001
-        """Save the items. If they changed, preheat a loaded sale again, because new items need their stock loaded."""
+        """Save the items. If they have changed in a loaded sale, preheat it again, to load the stock of new items."""
         super().save_related(request, form, formsets, change)
         stocked = StockItem.objects.values("sku")
         for item in form.instance.items.exclude(product__sku__in=stocked).select_related("product"):

@@ -48,7 +48,7 @@ def list_of(model: type[Model], title: str, icon: str) -> SidebarItem:
     """Return the sidebar entry of a model's list. Only users who may view the model see it."""
     link = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist")
     its_admin = admin.site.get_model_admin(model)
-    # Pass a function instead of the bound method: unfold deep-copies the navigation, and would copy the whole admin.
+    # Do not pass the bound method: unfold deep-copies the navigation, and would copy the whole admin with the method.
     return {
         "title": title,
         "icon": icon,

@@ -1,4 +1,4 @@
-"""What all pages of the admin have in addition to the theme: styles, a script, and names that the sidebar has, too."""
+"""Styles, a script and a name for all pages of the admin, in addition to the theme."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def more_context(context: dict[str, Any], request: HttpRequest) -> dict[str, Any
 # unfold calls this function at the end of `each_context`. `UNFOLD` in the settings could name both files, too, but a
 # changed setting would make the measured figures of all strategies out of date.
 admin.site.extra_context = more_context  # type: ignore[attr-defined]
-# The heading of its pages is then that of the sidebar, and leaves room for the name of the page on a phone.
+# Give the pages of this app the same heading as in the sidebar. It leaves room for the name of the page on a phone.
 apps.get_app_config("auth").verbose_name = "People"

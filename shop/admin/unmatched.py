@@ -41,7 +41,7 @@ class UnmatchedReportAdmin(ReadOnlyAdmin):
     search_help_text = "Any part of the report"
     fields = ("received", "reason", "report", "state", "settled")
     actions = ("settle",)
-    # Operators may only settle reports that they have seen, so they cannot select all pages.
+    # Operators may only settle reports that they have seen, so do not let them select the reports of all pages.
     list_disable_select_all = True
 
     def has_settle_permission(self, request: HttpRequest) -> bool:
