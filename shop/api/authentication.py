@@ -39,7 +39,8 @@ class TokenAuthentication(JWTStatelessUserAuthentication):
     def get_validated_token(self, raw_token: bytes) -> Any:
         try:
             token = _verified(raw_token)
-            # A cached token can only have expired since. Parsing an expired token again raises the error.
+            # A cached token was valid when it was cached, but may have expired since. If so, parse it again, because
+            # parsing an expired token raises the error.
             return token if time.time() < token["exp"] else AccessToken(raw_token)  # type: ignore[arg-type]
         except TokenError as error:
             raise AuthenticationFailed(str(error)) from error

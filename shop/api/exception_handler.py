@@ -88,7 +88,7 @@ BY_EXCEPTION: tuple[tuple[type[Exception], Problem], ...] = (
     (exceptions.UnsupportedMediaType, problems.UNSUPPORTED),
     (exceptions.Throttled, problems.TOO_FAST),
     (exceptions.ParseError, problems.INVALID),
-    # `handle_exception` handles these itself, to add details. They are listed here for `problem_of`.
+    # `handle_exception` handles the following errors itself, to add details. `problem_of` needs them in this table.
     (UnknownSale, problems.INVALID),
     (UnknownProduct, problems.INVALID),
     (OperationalError, problems.UNAVAILABLE),

@@ -32,9 +32,11 @@ cache: Cache[str, dict[str, bool]] = Cache()
 def readiness() -> dict[str, bool]:
     """Return whether Postgres and Redis can be used.
 
-    Frequent health checks must not load the servers. So a result is cached for `TTL` seconds. Then one thread checks
-    again, which may take 6 s; the others get the last result meanwhile. A check opens a new connection to
-    Postgres: those in the pool may all be busy, or still be connected to a server that no longer answers.
+    Frequent health checks must not load the servers, so a result is cached for `TTL` seconds. Then one thread checks
+    again, which may take 6 s. Meanwhile the other threads return the last result.
+
+    A check opens a new connection to Postgres. The connections in the pool may all be busy, or may still be connected
+    to a server that no longer answers.
     """
     checked = cache.get_or_load("servers", lambda _: _check(), ttl=TTL, stale_while_loading=True)
     return checked or {}
@@ -50,7 +52,7 @@ def _postgres() -> dict[str, bool]:
     found = look(TIMEOUT, web=False, target_session_attrs="read-write")
     if found.writes:
         outages.worked(ANSWERING)
-    # Report a pooler only if the settings do not fit it.
+    # Add "pooler" only if the setting DATABASE_POOLER is wrong, or the pooler refuses the connection.
     return {"postgres": found.writes, **({"pooler": False} if found.wrong else {})}
 
 
@@ -79,7 +81,7 @@ class Ready(HealthView):
 
 
 class Started(HealthView):
-    """Startup check: this process has once found both servers ready and all migrations applied. It then stays true."""
+    """Startup check: true from the moment when this process finds both servers ready and all migrations applied."""
 
     started = False
 

@@ -16,8 +16,10 @@ MAX_BODY = limits.BODY_BYTES
 """Maximum bytes of a body. The shop's web server has the same limit; behind another server, only this one applies."""
 
 MOST_VALUES = 500
-"""Maximum number of arrays and objects in a body. An order has one for each item. Without it, a body of arrays within
-arrays would exhaust the stack of the code that validates it."""
+"""Maximum number of arrays and objects in a body. The body of an order has one object for each item.
+
+Without this limit, a body of arrays within arrays would exhaust the stack of the code that validates the body.
+"""
 
 
 class JsonParser(BaseParser):

@@ -60,7 +60,7 @@ def recorded_if_refused(report: str) -> Iterator[None]:
     try:
         yield
     except BadSignature:
-        raise  # Anybody may have sent it.
+        raise  # Do not record a report without a valid signature: anybody may have sent it.
     except ValidationError as refused:
         errors = "; ".join(f"{each['pointer']}: {each['detail']}" for each in pointers(refused.detail))
         unmatched.record(report, f"The report is not valid. {errors}")
@@ -71,7 +71,7 @@ def recorded_if_refused(report: str) -> Iterator[None]:
 
 
 class Webhook(APIView):
-    """Books what a webhook of the payment provider reports. The class of the provider checks and reads it."""
+    """Books the payment or chargeback that a webhook reports. The class of the provider checks and reads webhooks."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -81,7 +81,7 @@ class Webhook(APIView):
 
         Raises:
             LengthRequired, BodyTooLarge, BadSignature: the webhook is refused, and nothing is recorded.
-            APIException, PaymentError: it is signed, but cannot be booked. It is recorded as unmatched.
+            APIException, PaymentError: the webhook is signed, but cannot be booked. It is recorded as unmatched.
         """
         report, chosen = raw_body(request).decode(errors="replace"), provider()
         with recorded_if_refused(report):
@@ -144,4 +144,4 @@ def book_chargeback(content: Any, report: str) -> Response:
 
 
 BOOKS = {ReportKind.PAYMENT: book_payment, ReportKind.CHARGEBACK: book_chargeback}
-"""The function that books a report, by its kind."""
+"""The functions that book a report, by the kind of the report."""

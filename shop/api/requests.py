@@ -16,7 +16,7 @@ from shop.api.errors import BadKey, BodyTooLarge, LengthRequired
 from shop.api.parsers import MAX_BODY, JsonParser
 
 KEY = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
-"""Form of an idempotency key."""
+"""Pattern of a valid idempotency key."""
 BODIES, LONGEST_BODY = 1000, 1000
 """Maximum number of bodies in a process's cache, and the maximum bytes of a cached body."""
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def customer_of(request: Request) -> int:
-    """Return the user id in the access token, whose signature and claims were checked. The account is not checked."""
+    """Return the user id in the access token. The token was checked, but whether its account is active was not."""
     return int(str(request.user.pk))
 
 
@@ -86,7 +86,7 @@ def json_object(request: Request) -> dict[str, Any]:
 def remembered(validate: Callable[[dict[str, Any]], Result]) -> Callable[[Request], Result]:
     """Return a function that validates the body of a request, and caches the result for requests with an equal body.
 
-    In a sale nearly all buyers send the same bytes. Invalid bodies are not cached.
+    The cache saves time, because nearly all buyers of a sale send the same bytes. Invalid bodies are not cached.
 
     Args:
         validate: returns the validated content of a JSON object. Requests share the result, so it must be immutable.

@@ -15,7 +15,7 @@ from rest_framework.request import Request
 
 @cache
 def rendered(renderer: Any) -> bytes:
-    """Return the schema in the format of a renderer class. A process makes it once, because that takes long."""
+    """Return the schema in the format of a renderer class. A process makes it only once, because it takes long."""
     text: bytes = renderer().render(SchemaGenerator().get_schema(public=True))
     return text
 
@@ -23,8 +23,9 @@ def rendered(renderer: Any) -> bytes:
 class Schema(SpectacularAPIView):
     """The OpenAPI schema, as YAML or JSON. It is the same for every request.
 
-    The base class makes it for each request, so a single client could keep all threads of the shop busy. For each
-    `lang` of the query it loads translations that are never freed, and it sends `version` back in a header.
+    The base class would make the schema for each request, so a single client could keep all threads of the shop busy.
+    For each `lang` in a query, it would also load translations that are never freed. It would send the `version` of the
+    query back in a header.
     """
 
     @extend_schema(exclude=True)

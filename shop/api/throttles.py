@@ -20,10 +20,10 @@ from shop import limits
 breaker = Breaker(limits.REDIS)
 """The circuit breaker that is open while Redis does not run `COUNT`, for example during CLIENT PAUSE."""
 LIMITING = "Limiting order requests"
-"""Name in the log of the work that fails while Redis is away. Each process then counts for itself."""
+"""The work that the log reports as failing while Redis does not answer. Each process then counts for itself."""
 
-# This is a script, because a crash between INCRBY and EXPIRE would leave a key that never expires. It avoids the
-# append-only file, so that it need not wait for the disk. Losing the counts of a second does no harm.
+# Use a script, because a crash between INCRBY and EXPIRE would leave a key that never expires. The script does not
+# write to the append-only file, so it need not wait for the disk. Losing the counts of a second does no harm.
 COUNT = """
     redis.set_repl(redis.REPL_NONE)
     local tries = redis.call('INCRBY', KEYS[1], ARGV[1])
@@ -60,11 +60,12 @@ LOOKS = 10
 class OrderRate(BaseThrottle):
     """Allow a customer `ORDER_RATE` order requests in a second, counted in Redis for all processes.
 
-    The first request of a customer in a second is counted only in this process. Nearly all customers send no more, and
-    a command to Redis would take a fifth of the CPU time of a refusal. The second request adds both to the count in
-    Redis. So a customer can send one request too many to each web process.
+    The first request of a customer in a second is counted only in this process. Nearly all customers send only this
+    one, and a command to Redis would take a fifth of the CPU time of a refusal. The second request adds both requests
+    to the count in Redis. So a customer can send one request too many to each web process.
 
-    While Redis does not answer, each process counts for itself. While Redis hangs, one request at a time tries it.
+    While Redis does not answer, each process counts for itself. While Redis hangs, only one request at a time waits for
+    Redis.
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:

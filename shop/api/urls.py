@@ -14,7 +14,7 @@ schema = Schema.as_view(
     content_negotiation_class=DefaultContentNegotiation,
     http_method_names=["get", "head"],
 )
-# Use the split view, because the Content-Security-Policy allows no script inside the page.
+# Use the split view, whose script has its own URL: the Content-Security-Policy allows no script inside the page.
 docs = SpectacularSwaggerSplitView.as_view(
     url_name="api-schema",
     template_name="shop/api_docs.html",

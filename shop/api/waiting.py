@@ -1,4 +1,4 @@
-"""API view of a sale's waiting room: enter it, or get one's place. `shop.waiting.room` has the rules."""
+"""API view of a sale's waiting room: enter the room, or get your place. `shop.waiting.room` has the rules."""
 
 from __future__ import annotations
 
