@@ -23,15 +23,15 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class CounterOf(Metric):
-    """A number that only grows. It is kept when the process that counted it ends."""
+    """A number that only grows. When the process that has counted ends, the number is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramOf(Metric):
-    """The number of values up to each bound. It is kept when the process that counted it ends.
+    """The number of values up to each bound. When the process that has counted ends, the numbers are kept.
 
     Args:
-        buckets: the upper bounds.
+        buckets: the upper bounds of the values.
     """
 
     buckets: tuple[float, ...] = ()
@@ -39,7 +39,7 @@ class HistogramOf(Metric):
 
 @dataclass(frozen=True, slots=True)
 class GaugeOf(Metric):
-    """A present value. It is dropped when its process ends.
+    """A present value. When its process ends, the value is dropped.
 
     Args:
         joined: how the values of several processes are combined: their sum, the largest, or the latest.
@@ -63,8 +63,8 @@ ORDERS = CounterOf(
     "Order requests by the strategy of the sale and by result: placed, queued, replayed, or the type of the problem.",
     ("strategy", "result"),
 )
-# A counter of its own, because Prometheus does not see the first value of a series as an increase: with a label for the
-# sale, the rates of `shop_orders_total` would miss the first seconds of each sale.
+# A separate counter has the label for the sale. Prometheus does not see the first value of a series as an increase, so
+# with this label, the rates of `shop_orders_total` would miss the first seconds of each sale.
 REFUSALS = CounterOf(
     "shop_sale_refusals_total",
     "Refused order requests by sale and type of the problem. The sale is `other` if the process has seen very many.",

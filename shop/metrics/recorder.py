@@ -154,7 +154,8 @@ class Recorder(Observer):
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
         self._reports.append((self._lock_hold(strategy), seconds))
-        # Also add 0, to create the series: Prometheus does not see the first value of a series as an increase.
+        # Add `lost` even if it is 0, to create the series with 0. If the series began with 1, Prometheus would not see
+        # the first lost lease as an increase.
         self._reports.append((self._leases_lost(strategy), lost))
 
     def batch_saved(self, orders: int) -> None:
@@ -228,10 +229,10 @@ def _observe_all(histogram: Histogram, found: list[float]) -> None:
 
 
 def _of_sale(counter: Counter, seen: set[int], sale: int, result: str) -> Counter:
-    """Return the series of a sale and a result.
+    """Return the series of a sale and a result. Sales after the first `MOST_SALES` share the series "other".
 
     Args:
-        seen: the sales that have series of their own.
+        seen: the sales that have series of their own. The function adds to it.
     """
     if sale in seen or len(seen) < MOST_SALES:
         seen.add(sale)

@@ -21,7 +21,7 @@ _recorder: Recorder | None = None
 
 
 class Answer(Protocol):
-    """The result of placing an order, as far as the metrics need it."""
+    """The part of the result of placing an order that the metrics need."""
 
     @property
     def replayed(self) -> bool: ...

@@ -21,11 +21,11 @@ from shop.metrics.folder import ROLES, MetricsFolder
 PATH = "/metrics"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PROXIED = ("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "forwarded", "via")
-"""Headers that a proxy sets. A request with one may come from elsewhere, although the proxy is on this machine."""
+"""Headers that a proxy sets. A request with one of them may come from another machine, through a proxy on this one."""
 
 
 def may_read(address: str, headers: Mapping[str, str]) -> bool:
-    """Return whether a client may read the metrics: it has METRICS_TOKEN, or it is on this machine and is no proxy.
+    """Return whether a client may read the metrics: it sends METRICS_TOKEN, or it is on this machine and is no proxy.
 
     Args:
         address: IP address of the client.
