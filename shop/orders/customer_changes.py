@@ -29,7 +29,7 @@ class Changed:
 
 
 def pay_order(order: UUID, *, customer: int) -> Changed:
-    """Mark a pending order as paid because its customer says so. Paying again changes nothing.
+    """Mark a pending order as paid because its customer says that they have paid. Paying again changes nothing.
 
     Raises:
         ProviderDecides: the shop has a payment provider, or `PAY_WITHOUT_PROVIDER` is not set.

@@ -1,4 +1,4 @@
-"""Errors for callers that place or change an order. A call that raises one has sold and changed nothing."""
+"""Errors for callers that place or change an order. If a call raises one of them, nothing was sold or changed."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ class FewerLeft(OrderError):
 
 
 def shortage_for_customer(shortage: SoldOut, stock_shown: str) -> SoldOut | FewerLeft:
-    """Return the error that tells a customer of a shortage as much as the sale shows.
+    """Return the error for a customer who wants more units than are left. It reveals no more than the sale shows.
 
-    Otherwise an order for too many units would reveal the number of units left without buying anything. If none are
-    left, the error says so, because every sale shows that it is sold out.
+    Without this, an order for too many units would reveal the number of units left, although it buys nothing. If no
+    unit is left, the error says so, because every sale shows that it is sold out.
 
     Args:
         stock_shown: a value of `Sale.StockShown`.
@@ -117,7 +117,7 @@ class NotPayable(OrderError):
 
 
 class NotReturnable(OrderError):
-    """The order is not paid, or has fewer units than should be returned."""
+    """The order is not paid, or has fewer units than the operator wants to return."""
 
 
 class NotCancellable(OrderError):

@@ -1,8 +1,10 @@
 """Make order ids, and recognise them later even if no server has the order any more.
 
-An id is a UUIDv7 whose last 32 bits are a keyed hash of the other bits and of the customer's id. An order can get lost:
-Redis may lose it before it is saved, and Postgres may be restored to an older state. The hash shows that the shop made
-the id for this customer, so no list of ids is needed.
+An id is a UUIDv7 whose last 32 bits are a keyed hash of the other bits and of the customer's id. The hash shows that
+the shop made the id for this customer, so no list of ids is needed.
+
+This matters for a lost order: Redis may lose an order before it is saved, and Postgres may be restored to an older
+state.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from django.conf import settings
 VERSION = 7
 """The version of the UUIDs."""
 HASHED = 4
-"""Length of the keyed hash in bytes. A forged hash only tells the forger that an order of their own was lost."""
+"""Length of the keyed hash in bytes. A short hash is enough: who guesses one only sees a lost order of their own."""
 
 
 def new_order_id(customer: int, at: datetime) -> UUID:
@@ -42,7 +44,7 @@ def placed_at(order: UUID) -> datetime:
 
 
 def placed_seconds(order: UUID) -> float:
-    """Return when an order was placed, in seconds since 1970, from its id. A foreign id may contain any value."""
+    """Return when an order was placed, in seconds since 1970, from its id. An id from elsewhere may have any value."""
     return (order.int >> 80) / 1000
 
 

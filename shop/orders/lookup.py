@@ -66,10 +66,11 @@ def find_order(order: UUID, *, customer: int) -> Placed:
 def order_under_key(strategy: Strategy | None, customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
     """Return the order that an earlier request with the same key has placed.
 
-    Call it when a new order is refused: a retry gets its order even after the stock or the sale has ended.
+    Call this when a new order is refused: the request may be a retry, which gets its order even if the product is sold
+    out or the sale is over.
 
     Args:
-        refused: why a new order is refused. It is raised when no order has the key.
+        refused: why a new order is refused. This error is raised if no order has the key.
 
     Raises:
         KeyReused: the key belongs to a different order.
@@ -105,10 +106,10 @@ def which_are_used(keys: Sequence[RequestKey]) -> list[bool]:
 
 
 def why_never_saved(order: UUID) -> str:
-    """Return why an order without a row will never get one; empty if it may still be saved, or if nobody knows.
+    """Return why an order without a row will never get a row; empty if it may still be saved, or if this is unknown.
 
-    Any old UUIDv7 counts as a lost order, because without the customer's id nobody can tell whether the shop made it. A
-    worker may write the row during this call, so the caller has to look for it once more.
+    Any old UUIDv7 counts as a lost order: without the customer's id, this function cannot tell whether the shop made
+    the id. A worker may write the row during this call, so the caller has to look for the row once more.
     """
     try:
         waiting = registry.queued_order(order)
@@ -134,7 +135,7 @@ def lock_order(order: UUID, *, customer: int) -> Order:
     waiting = registry.queued_order(order)
     if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         raise StillQueued("The order is queued. Ask again when it is saved.")
-    # As in `find_order`: read again, because a worker may have saved the order, or another order has the same key.
+    # Read again, as `find_order` does: a worker may have saved the order, or another order may have the same key.
     return states.locked((waiting and waiting.existing) or order, customer=customer)
 
 
@@ -157,7 +158,7 @@ def _queued(waiting: QueuedOrder) -> Placed:
 def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
     """Return the receipt of a rejected order that has no row.
 
-    Its sale was deleted, it cannot be saved, or it is lost.
+    Such an order has no row because its sale was deleted, because it cannot be saved, or because it is lost.
     """
     return Receipt(
         order,
@@ -192,5 +193,5 @@ def _log_lost(order: UUID, customer: int) -> None:
 
 def _may_be_being_saved(order: UUID) -> bool:
     """Return whether a worker may have read an order before Redis lost it, and may still save it."""
-    # Compare seconds, not datetimes: a foreign id may contain a year that Python's datetime cannot represent.
+    # Compare seconds, not datetimes: an id from elsewhere may contain a year that Python's datetime cannot represent.
     return clock.now().timestamp() < placed_seconds(order) + settings.RECONCILE_GRACE

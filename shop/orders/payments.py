@@ -1,6 +1,6 @@
 """Payments for orders. Reports of payments may come twice, late or out of order.
 
-Each payment either pays its order once, or a refund is due.
+Each payment either pays its order, or becomes due for refund. An order is paid only once.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _locked(order: UUID) -> Order:
 def record_payment(order: Order, *, reference: str, amount: Decimal, settled: UnmatchedReport | None = None) -> Payment:
     """Record a payment of the whole order in the open transaction, and mark the order as paid if possible.
 
-    If the order was cancelled or has expired, its units are taken again. If they are sold by now, a refund is due.
+    If the order was cancelled or has expired, its units are taken again. If these units were sold meanwhile, or the
+    customer has reached the limit with other orders, a refund is due.
 
     Args:
         order: as `states.locked` returns it.
@@ -188,7 +189,8 @@ def record_payment(order: Order, *, reference: str, amount: Decimal, settled: Un
 def new_reference(reference: str, kind: str) -> Iterator[None]:
     """Context manager for writing a row with a new reference. It translates the violation of the unique constraint.
 
-    Two concurrent reports with one reference lock different orders, so only the constraint can refuse the second.
+    Two concurrent reports with the same reference may name different orders, and then lock different rows. So only the
+    unique constraint can refuse the second report.
 
     Raises:
         ReferenceReused: a concurrent report has used the reference. The caller rolls back.
@@ -203,7 +205,7 @@ def new_reference(reference: str, kind: str) -> Iterator[None]:
 
 
 def refunds_due(payments: QuerySet[Payment]) -> QuerySet[Payment]:
-    """Return the payments with a refund that was not sent yet."""
+    """Return the payments that have a refund which is due."""
     return payments.filter(Exists(Refund.objects.filter(payment=OuterRef("pk"), sent_at=None)))
 
 

@@ -118,9 +118,9 @@ def place_order(
 
 def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Placed:
     """Place a request with the given strategy. `place_order` calls this with the strategy of the sale."""
-    # If this process is still placing the same request, refuse the repetition early. In another process, the repetition
-    # waits for the unique constraint on the key of the order, and gets the order that was saved.
     log_context.order.set(request.id)
+    # If this process is still placing a request with the same key, refuse the repeated request early. In another
+    # process, the repeated request waits for the unique constraint on the key, and then gets the saved order.
     running = (request.customer, request.key)
     if _running.setdefault(running, request.id) != request.id:
         raise StillRunning(RUNNING)
@@ -133,8 +133,8 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
         if not offer.preheated:
             raise StockNotLoaded(f"The stock of {offer.name} is not loaded yet.")
         if strategy.name in FROM_REDIS and redis_connections.breaker.is_open:
-            # Refuse before Redis is asked for units. A request that times out may have taken units in Redis, which
-            # would have to be returned later.
+            # Refuse the request before Redis gets it. A request that times out may have taken units in Redis, and the
+            # shop would have to return them later.
             raise StockUnavailable("Redis did not answer a moment ago.")
         with sold_out.remembered(request):
             placement = _place(request, strategy)
@@ -153,7 +153,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
 
 
 def _place(request: OrderRequest, strategy: Strategy) -> Placement:
-    """Place a request. If its key belongs to an order that Postgres has lost, free the key and place it again.
+    """Place a request. If its key belongs to an order that Postgres has lost, free the key and place the request again.
 
     Postgres loses such an order when it is restored to an earlier moment, while Redis still has the key. If a worker
     saves the old order after all, the unique constraint in Postgres accepts only one of the two.
@@ -161,7 +161,7 @@ def _place(request: OrderRequest, strategy: Strategy) -> Placement:
     try:
         return strategy.place(request, save, saved)
     except Duplicate as duplicate:
-        # Query Redis before Postgres: an order leaves the queue only after its commit, so it cannot be missed in both.
+        # Query Redis before Postgres: an order leaves the queue only after its commit, so one of the queries finds it.
         lost = (
             strategy.queues
             and registry.queued_order(duplicate.existing) is None

@@ -9,7 +9,7 @@ from shop.orders.saving import reject, save_from_queue
 from shop.sold import saved
 
 SHIFT = 2.0
-"""Seconds after which a task stops saving queued orders, because periodic tasks need the worker, too."""
+"""Seconds after which a task stops saving queued orders, so that the worker can also run periodic tasks."""
 
 
 def save_queued(*, shift: float = math.inf) -> int:

@@ -1,4 +1,4 @@
-"""Receipts: what a customer sees of an order. They are made from the order's row or from the order request."""
+"""Receipts: the parts of an order that its customer sees. A receipt is made from the order's row or its request."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def return_order(
         by: user id of the operator.
         returned: units by sku that have come back in total, earlier returns included; None means all units of the
             order. Because these are totals, repeating the call changes nothing.
-        before: units by sku that had come back when the operator opened the page; None means not to check. With it,
-            the call fails if another operator has recorded a return since.
+        before: units by sku that had come back when the operator opened the page. If other units have come back since,
+            the call fails. None means not to check this.
 
     Returns:
         The amount of the refund that this call has made due.
@@ -96,7 +96,7 @@ def receive_chargeback(
             return ReceivedChargeback(before, replayed=True)
         if currency != paid.currency:
             raise WrongCurrency(expected=paid.currency, received=currency)
-        # Lock the refunds, so that no operator marks a refund as sent while the chargeback replaces it.
+        # Lock the refunds, so that no operator marks one of them as sent while the chargeback replaces it.
         refunds = list(paid.refunds.select_for_update())
         kept = paid.amount - sum((each.amount for each in refunds if each.sent_at), Decimal())
         if amount != kept or not amount:

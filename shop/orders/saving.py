@@ -29,9 +29,10 @@ from shop.sold import saved
 # If an order of the customer already has the key, the unique index refuses the new order and no items are written. If
 # the transaction of that other order is still open, this statement waits for its end.
 # A function of Postgres (migration 0019) checks accounts and sales again: a token may outlive its account, and a sale
-# may be closed or postponed after its offer was read. Queued orders were accepted before the pause, so
-# they are saved during it. The function knows them by their `payable_from`, which no other order has. Counting the
-# allowances locks them until the commit. Before the commit, `Saver` deletes the orders that exceed a limit.
+# may be closed or postponed after its offer was read. A paused sale refuses new orders, but orders from the queue were
+# accepted before the pause, so they are saved. Only the statement for orders from the queue has a `payable_from`, and
+# so tells the function that they come from the queue.
+# Counting the allowances locks them until the commit. Before the commit, `Saver` deletes orders that exceed a limit.
 # An order with a total of 0 is saved as paid, because nobody pays an amount of 0. A pending one would expire.
 REQUESTS = """
     request AS (
@@ -82,11 +83,10 @@ INSERT = f"""
 """
 
 # The stock is taken first, then the orders are written: all transactions lock in this sequence, so no two deadlock.
-# A statement sees what was committed when it began, but it may wait for the stock row long after that. So
-# `shop_accepts_order` looks again, once the stock is taken: the sale may have been paused meanwhile.
-# CASE makes sure of that: the function is called only after the stock was taken.
-# Nothing is taken if an order repeats a key or exceeds a limit. If another transaction uses the key or the limit at the
-# same moment, or if only some of the skus have enough units, the end of the statement notices it:
+# A statement sees only what was committed before it began, but it may wait for the stock row for long. The sale may be
+# paused meanwhile. So `shop_accepts_order` reads the sale again after the stock was taken: CASE calls it only then.
+# Nothing is taken if an order repeats a key or exceeds a limit. Another transaction may use the key or the limit at the
+# same moment, or only some of the skus may have enough units. The end of the statement notices both:
 # `shop_all_or_nothing` raises an error, which undoes everything.
 # With LIMIT, Postgres looks up each row in an index and does not join the whole table. If a table was nearly empty at
 # its last ANALYZE, Postgres still reads all of it, so `shop.orders.statistics` analyses tables that have grown.
@@ -121,8 +121,8 @@ AT_ONCE = """
 NOT_ALL = "LU001"
 """SQLSTATE of the error that `shop_all_or_nothing` raises (migration 0020)."""
 
-# If another order has the key, the rejected order gets its own id as its key. So the customer can still find it by its
-# id. No row is written if the customer or the sale was deleted.
+# If another order has the key, the rejected order gets its own id as its key, so that its row can be written and the
+# customer can find it by its id. No row is written if the customer or the sale was deleted.
 REJECT = """
     WITH request AS (
         SELECT *
@@ -223,8 +223,8 @@ class Saver(SaveAtOnce):
     Allowances are counted even without a limit, so that a limit set in the middle of a sale includes earlier orders.
 
     Args:
-        queued: whether the orders come from the queue. They can be paid from now on, other orders from the time at
-            which they were placed.
+        queued: whether the orders come from the queue. Orders from the queue can be paid from the time at which they
+            are saved, other orders from the time at which they were placed.
     """
 
     queued: bool = False
@@ -232,8 +232,8 @@ class Saver(SaveAtOnce):
     def __call__(self, requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         """Write orders inside the open transaction.
 
-        This takes one statement for any number of requests. If some were not written, it takes two more, or three if
-        their sale may have refused them. If some exceed a limit, it takes two more.
+        This takes one statement for any number of requests. If some requests were not written, it takes two more, or
+        three more if their sale may have refused them. If some orders exceed a limit, it takes two more.
 
         Returns:
             Why requests were not written, by request id. `Duplicate` takes precedence over `OverLimit`, because a retry
@@ -280,7 +280,11 @@ save_from_queue = Saver(queued=True)
 
 @cache
 def _at_once(taking: str) -> str:
-    """Return the statement that takes stock as `taking` does, and writes the orders."""
+    """Return the statement that writes orders and takes their stock.
+
+    Args:
+        taking: the SQL statement that takes the stock.
+    """
     orders = ORDERS.format(stock_is_taken="(SELECT is_taken FROM stock)")
     return AT_ONCE.format(requests=REQUESTS, taking=taking, orders=orders)
 
@@ -311,8 +315,8 @@ def _reasons(cursor: CursorWrapper, requests: Sequence[OrderRequest]) -> dict[UU
             return Duplicate(order, same=same)
         if request.customer not in active:
             return UnknownCustomer(request.customer)
-        # If the request was made while the sale was open, only a pause can have refused it. Do not query whether the
-        # sale is paused, because it may have been resumed since.
+        # If the request was made while the sale was open, only a pause can be the reason. Do not query whether the sale
+        # is paused now, because it may have been resumed since.
         opens_at, closes_at = windows.get(request.sale, (request.created_at, request.created_at))
         return SalePaused(request.sale) if opens_at <= request.created_at < closes_at else SaleClosed(request.sale)
 

@@ -16,9 +16,9 @@ class StateConflict(Exception):
 def locked(order: UUID, **filters: Any) -> Order:
     """Lock an order until the end of the open transaction, and return it with its items.
 
-    Callers may lock the order before the stock rows, but have to write its new state after them. The transaction of a
-    new order locks the stock row, and then waits for any transaction that has written an order with the same key. It
-    does not wait for a transaction that has only locked that order.
+    Callers may lock the order before the stock rows, but have to write its new state after the stock. Otherwise there
+    may be a deadlock: the transaction of a new order locks the stock row, and then waits for any transaction that has
+    written an order with the same key. It does not wait for a transaction that has only locked that order.
 
     Args:
         filters: further conditions on the order.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from django.db import connection
 
 # In the first minute of a large sale, a table may grow from nearly nothing to 50,000 rows. Until it is analysed again,
-# Postgres looks up each key by reading the whole table. Autovacuum looks only once a minute. Leave out growth of fewer
-# than 10 pages: reading a small table as a whole is cheap. `auth_user` is included because each guest is a row of it.
-# Only the owner of a table can analyse it.
+# Postgres reads the whole table for each key that it looks up. Autovacuum checks the tables only once a minute. Leave
+# out growth of fewer than 10 pages: reading a small table as a whole is cheap. `auth_user` is included because each
+# guest is a row of it. Leave out tables of other owners, because only the owner of a table can analyse it.
 GROWN = """
     SELECT relname
       FROM pg_class
@@ -21,8 +21,8 @@ GROWN = """
 def analyze_grown_tables() -> list[str]:
     """Analyse the tables that have grown to more than four times their size since they were last vacuumed or analysed.
 
-    Sessions then drop the plans that they have made with the old statistics. Tables that another session is
-    analysing are left out.
+    Sessions then drop the query plans that they made with the old statistics. This leaves out tables that another
+    session is analysing.
 
     Returns:
         The names of the tables.

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def record(report: str, reason: str) -> UnmatchedReport:
-    """Record a report once, however often it is repeated. Call it outside the transaction that refused the report.
+    """Record a report once, even if the provider repeats it. Call this outside the transaction that refused the report.
 
     Args:
         report: the signed body of the report.
@@ -32,7 +32,7 @@ def record(report: str, reason: str) -> UnmatchedReport:
 
 
 def close(report: str) -> UnmatchedReport | None:
-    """Close the record of a report in the open transaction that books it at last.
+    """Close the record of a report in the open transaction that books the report.
 
     For example, the order was still queued when the report first arrived, and is saved when the provider repeats it.
 
