@@ -78,7 +78,10 @@ def _of_stock(broken: Sequence[Figures]) -> Iterator[Alert]:
 
 
 def _of_reconciling(health: Health, broken: Sequence[Figures]) -> Iterator[Alert]:
-    """Yield an alert for problems that the last reconciliations have found. The live drift is above 0 in each burst."""
+    """Yield an alert for problems that the last reconciliations have found.
+
+    The live drift raises no alert, because it is above 0 for moments in each burst.
+    """
     if not health.reconciled:
         return
     newest = health.reconciled[0]
@@ -102,7 +105,8 @@ def _of_servers(health: Health) -> Iterator[Alert]:
     if health.redis_refusal:
         wrong = f"Redis refuses writes: {health.redis_refusal.rstrip('.')}."
         yield Alert(wrong, WRITES, "incidents.md#redis-refuses-writes", ORDERS)
-    if health.heartbeats:  # Without heartbeats, "Start beat" would lead to a second beat.
+    # If Redis takes no heartbeats, beat may be alive, and an operator who follows the advice would start a second beat.
+    if health.heartbeats:
         yield from _of_celery(health)
     if health.dead_letters:
         advice = (

@@ -18,7 +18,7 @@ from shop.orders import unmatched
 MOST = 10
 """Maximum number of sales on the card. Those that open first are shown."""
 LEAST = 5.0
-"""Minimum seconds between two readings. Counting the orders reads all of them, and no operator waits for the result."""
+"""Minimum seconds between two readings. Counting orders reads all of them, and no operator waits for a new count."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +26,7 @@ class Cards:
     """The figures of the cards at one moment. They are compared by identity, so that their HTML can be cached.
 
     Args:
-        sales: open and coming sales, the one that opens first leading.
+        sales: open and coming sales, sorted by opening time.
         orders: number of orders by state.
         refunds: refunds that are due.
         unmatched: open reports of the payment provider that match no order.

@@ -27,10 +27,16 @@ from shop.overview.stock_report import StockReport, stock_report
 Value = TypeVar("Value")
 
 LEAST = 0.5
-"""Minimum seconds between two readings of a figure. With the pause of overview.js, a page is at most 2 s behind,
-unless a figure takes so long to read that `SHARE` delays it."""
+"""Minimum seconds between two readings of a figure.
+
+Together with the pause of overview.js, a page is at most 2 s behind. A figure that takes long to read is read less
+often, see `SHARE`.
+"""
 SHARE = 4
-"""A figure is read at most once in `SHARE` times the time that it takes, so it uses at most a quarter of a core."""
+"""Multiple of the duration of a reading: a figure that takes t s to read is read at most once in `SHARE` × t s.
+
+So reading a figure uses at most a quarter of a core.
+"""
 
 ON_CARDS = {
     "sales": SALES,
@@ -80,12 +86,15 @@ class SharedFigures:
         )
 
     def for_a_new_page(self) -> OverviewFigures:
-        """Return the figures for a page that opens. Its cards are new: the operator may come from settling a refund."""
+        """Return the figures for a page that opens. Read the cards now: the operator may just have settled a refund."""
         self._cache.reload("cards", lambda _: cards.read(), ttl=_ttl(cards.LEAST))
         return self()
 
     def _look(self) -> Health:
-        """Read the health. After Redis has refused writes, give all processes the time to write a heartbeat."""
+        """Read the health. For `heartbeat.EXPIRES` seconds after Redis has refused a write, do not trust heartbeats.
+
+        In this time, every process that is alive writes a heartbeat again.
+        """
         found, now = look(), time.monotonic()
         if found.redis_refusal:
             self._refused_at = now
@@ -97,9 +106,9 @@ class SharedFigures:
 
 
 def _ttl(least: float | None = None) -> Callable[[float], float]:
-    """Return the function that computes the time to live of a figure in seconds from the time that reading it takes.
+    """Return a function: it returns the time to live of a figure in seconds, from the seconds that a reading takes.
 
-    The figure is read again after half of that time.
+    The cache reads a figure again after half of its time to live.
     """
     return lambda took: 2 * max(LEAST if least is None else least, SHARE * took)
 
@@ -150,5 +159,5 @@ def parts(request: HttpRequest, figures: OverviewFigures) -> dict[str, str]:
 
 @lru_cache(maxsize=16)
 def _of_cards(cards: Cards, seen: frozenset[str]) -> str:
-    """Return the HTML of the cards. It is cached, because the figures are the same for 5 s."""
+    """Return the HTML of the cards. The HTML is cached, because the figures stay the same for 5 s."""
     return render_to_string("shop/overview/cards.html", {"cards": cards, "seen": seen})

@@ -26,15 +26,15 @@ from shop.reconciliations import Reconciliation
 SOON = 60
 """An order that expires within this number of seconds counts as expiring soon."""
 LATE = 60
-"""Seconds after the time to pay from which a pending order counts as late. Beat expires orders every 10 s."""
+"""A pending order counts as late this number of seconds after its time to pay. Beat expires orders every 10 s."""
 AHEAD = 3600
-"""Seconds before the opening of a sale from which Celery has to run."""
+"""Celery has to run from this number of seconds before the opening of a sale."""
 UNLOADED = 15
 """Seconds for which preheating a sale may be overdue before the overview warns. Beat tries it every 5 s."""
 DEAD_LETTERS = 10
 """Maximum number of dead letters on the overview. The newest are shown."""
 DeadLetter = tuple[datetime, str, str, str]
-"""Time, id of the order, queued order, reason."""
+"""A dead letter: its time, the id of the order, the queued order, and the reason."""
 PROBE = "shop:probe"
 """Key in Redis that the overview writes to learn whether Redis takes writes."""
 
@@ -47,13 +47,14 @@ class Health:
         queue_age: seconds since the oldest queued order was queued.
         expiring: pending orders that will expire within `SOON` seconds if they are not paid.
         late: pending orders whose time to pay ended more than `LATE` seconds ago.
-        unloaded: names of sales that open in less than `PREHEAT_LEAD` - `UNLOADED` seconds and are not loaded.
+        unloaded: names of sales that open in less than `PREHEAT_LEAD` - `UNLOADED` seconds and are not loaded. Paused
+            sales are left out.
         needed: whether Celery has to run: a sale is open or opens soon, or an order is not paid yet.
         postgres_ms: milliseconds until Postgres answered.
         redis_error: why Redis does not answer. Its figures are then 0.
         redis_refusal: why Redis answers but refuses writes; empty if it takes them.
-        heartbeats: whether Redis has taken the heartbeats of the last seconds. If not, a missing heartbeat does not
-            mean a dead process.
+        heartbeats: whether Redis has taken the heartbeats of the last seconds. If it has not, a process without a
+            heartbeat may be alive.
         reconciled: the last two reconciliations, newest first.
     """
 
@@ -119,7 +120,8 @@ def look() -> Health:
 def _refusal(client: Any) -> str:
     """Return why Redis refuses writes, or "" if it takes them.
 
-    A write finds every cause: a full memory, a replica, a disk to which Redis cannot save. `INFO` has a field for each.
+    This tries a write, which finds every cause: a full memory, a replica, a disk to which Redis cannot save. `INFO` has
+    a different field for each cause.
     """
     try:
         client.set(PROBE, "", ex=heartbeat.EXPIRES)

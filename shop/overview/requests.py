@@ -20,7 +20,7 @@ Key = TypeVar("Key")
 SPAN = 10.0
 """Length in seconds of the period whose requests are shown."""
 FEW = 20.0
-"""Minimum divisor of the share of errors, so that one error among a few requests raises no alert."""
+"""Minimum number of requests by which the errors are divided, so that one error in a few requests raises no alert."""
 ACCEPTED = ("placed", "queued", "replayed")
 """Results of accepted requests. All other results are refusals."""
 
@@ -52,7 +52,7 @@ class Requests:
         refused: refusals per second by problem type, the most frequent first.
         failed: share of responses with a server error, from 0 to 1.
         p50, p99: median and 99th percentile of the response time in seconds; None if there were no requests.
-        by_sale: refusals per second by sale id, and then as in `refused`.
+        by_sale: refusals per second by sale id and problem type, the most frequent type first.
     """
 
     refused: Mapping[str, float]
@@ -77,16 +77,16 @@ class Watch:
         self._seen: deque[Counts] = deque()
 
     def __call__(self) -> Requests | None:
-        """Return the figures since the newest earlier call that is at least `SPAN` seconds old.
+        """Return the figures of about the last `SPAN` seconds; None if there are no metrics here, see `read`.
 
-        If no such call was made within twice `SPAN`, the figures are since the oldest newer call. Return None if there
-        are no metrics on this machine, see `read`.
+        They compare the counters now with those of an earlier call: the newest call that is at least `SPAN` seconds
+        old, and at most twice as old. If there is none, it is the oldest call within the last `SPAN` seconds.
         """
         now = read()
         if now is None:
             return None
         while self._seen and self._seen[0].at < now.at - 2 * SPAN:
-            self._seen.popleft()  # Its counters are too old: no operator has opened the overview for a while.
+            self._seen.popleft()  # These counters are too old: no operator has opened the overview for a while.
         self._seen.append(now)
         while len(self._seen) > 2 and self._seen[1].at <= now.at - SPAN:
             self._seen.popleft()
@@ -134,7 +134,7 @@ def between(before: Counts, now: Counts) -> Requests:
 
 
 def _growth(before: Mapping[Key, float], now: Mapping[Key, float]) -> dict[Key, float]:
-    """Return by how much the counters that have grown did so, the largest growth first."""
+    """Return the growth of each counter that has grown, the largest growth first."""
     grown = {key: count - before.get(key, 0) for key, count in now.items() if count > before.get(key, 0)}
     return dict(sorted(grown.items(), key=lambda pair: -pair[1]))
 

@@ -36,7 +36,7 @@ class StockReport:
     Args:
         counters: the figures in Redis by sku, only for skus whose units are taken from Redis.
         error: why Redis could not be read; empty if it was.
-        unaudited: why Postgres has not computed the figures, such as its time limit; empty if it has.
+        unaudited: why Postgres has not computed the figures, such as a statement timeout; empty if it has.
     """
 
     figures: Sequence[Figures]
