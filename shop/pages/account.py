@@ -30,7 +30,7 @@ from shop.pages.page import PageRefused, View, page
 
 
 def account_page(view: View) -> View:
-    """Decorate a view about accounts: show a page for each refusal, and forbid caching. See `page`."""
+    """Decorate a view about accounts: show every refusal as a page, and forbid caching. See `page`."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **values: Any) -> HttpResponseBase:

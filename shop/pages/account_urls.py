@@ -19,7 +19,7 @@ urlpatterns = [
     path("email/", email, name="account_email"),
     path("reauthenticate/", account_page(views.reauthenticate), name="account_reauthenticate"),
     path("password/", account_page(views.password_change), name="account_change_password"),
-    # An account without a password gets one by the link in a reset mail.
+    # An account that has no password gets a password by the link in a reset mail.
     path(
         "password/set/",
         account_page(RedirectView.as_view(pattern_name="account_reset_password")),

@@ -87,9 +87,11 @@ def buy(request: HttpRequest, sale: Sale) -> HttpResponse:
     """Show the order form, or place the order if the form was sent.
 
     The idempotency key is in the URL of the form. So a buyer who reloads the form or comes back to it sends the same
-    key. The session keeps the key until the buyer has seen the order that has it. So a buyer who got no response and
-    opens the form again buys only once. With JavaScript, `buy.js` makes the form send the key of an unanswered order of
-    the button on the sale's page.
+    key. The session keeps the key until the buyer has seen the order with this key. So a buyer who got no response and
+    opens the form again buys only once.
+
+    With JavaScript, the button on the sale's page may have sent an order that has no response yet. `buy.js` then makes
+    the form send the key of that order.
     """
     if request.method != "POST":
         items = wanted(request, sale)
@@ -138,12 +140,20 @@ def kept_key(sale: int) -> str:
 
 
 def key_of(form: UUID, product: int) -> str:
-    """Return the idempotency key of a product in a form that shows several."""
+    """Return the idempotency key of one product. Each product on a page with several forms has its own key.
+
+    Args:
+        form: the key in the URL of the page.
+    """
     return str(uuid5(form, str(product)))
 
 
 def forget_key(request: HttpRequest, order: Receipt) -> None:
-    """Let the next form of the sale have a new key, if the buyer sees the order that has the kept one."""
+    """Forget the kept key of the sale if this order has it. The buyer sees the order now, so a new form gets a new key.
+
+    Args:
+        order: the order that the buyer sees.
+    """
     kept = request.session.get(kept_key(order.sale))
     if kept is None:
         return

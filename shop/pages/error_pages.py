@@ -54,7 +54,7 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Respond to a request for a page that this user may not open."""
+    """Respond to a request for a page that the user may not open."""
     return _answer(request, problems.FORBIDDEN)
 
 
@@ -115,7 +115,7 @@ def wants_document(request: HttpRequest) -> bool:
     if path.startswith("/api/"):
         return True
     kinds = ["text/html", problems.CONTENT_TYPE, "application/json"]
-    # The lab has an API, too. Below /lab/, a client that accepts any type counts as a program.
+    # The lab has an API, too. So below /lab/, a client that accepts every type counts as a program.
     preferred = request.get_preferred_type([*kinds[1:], kinds[0]] if path.startswith("/lab/") else kinds)
     return preferred not in (None, "text/html")
 

@@ -30,11 +30,14 @@ from shop.pages.page import PageRefused
 from shop.pages.sales import sale_or_404
 
 COOKIE = "guest"
-"""Name of the cookie of a browser in which a guest was made. It gets no second guest, who would have a new limit."""
+"""Name of the cookie of a browser that has a guest. The browser gets no second guest, who would have a new limit."""
 
 BROWSER = "browser"
-"""Name of the cookie with the random id of a browser, which the page of the form sets. Forms that are sent at the same
-time bring it along, so they make one guest. With HTTPS, a prefix of the name keeps other hosts from setting it."""
+"""Name of the cookie with the random id of a browser. The page with the form sets it.
+
+All forms of the browser send this id. So two forms that are sent at the same time make only one guest. With HTTPS, the
+name has a prefix, so that other hosts cannot set the cookie.
+"""
 
 SaleView = Callable[[HttpRequest, Sale], HttpResponse]
 
@@ -133,7 +136,7 @@ def email(request: HttpRequest) -> HttpResponseBase:
 @account_page
 @login_required
 def guest_account(request: HttpRequest) -> HttpResponse:
-    """Show the form in which a guest makes an account, or make the account and send the mail if it was posted."""
+    """Show the form in which a guest makes an account. If the form was sent, make the account and send the mail."""
     user = cast("User", request.user)
     mine = guests.guest_of(user.pk)
     if mine is None:

@@ -1,7 +1,7 @@
 """The cookie that tells the scripts of cached pages whether this browser has a log-in.
 
-The page of a sale is the same for everybody. With this cookie, its script asks for a token only if there is a customer,
-and again only if there is another one. So people who only watch cost the web servers no request.
+The page of a sale is the same for everybody. With this cookie, its script asks for a token only if a customer is logged
+in, and asks again only if another customer logs in. So people who only watch cost the web servers no request.
 
 The cookie is a hint: scripts may read and change it, and the server never trusts it.
 """
@@ -16,7 +16,7 @@ from django.utils.crypto import salted_hmac
 COOKIE = "login"
 """Name of the cookie, which `visit.js` reads."""
 MAX_AGE = 365 * 24 * 3600
-"""Seconds for which a browser keeps it: longer than a session, whose end the next request for a token notices."""
+"""Seconds for which a browser keeps the cookie. If the session ends earlier, the next token request deletes it."""
 
 
 def value_for(customer: int | str) -> str:

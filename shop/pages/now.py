@@ -45,7 +45,7 @@ class SaleNow:
 
     Args:
         left: units on hand by sku.
-        clock: Postgres's clock at that moment. It tells as time passes whether the sale is open.
+        clock: Postgres's clock at that moment. With it, `state` is right while the cached figures are in use.
     """
 
     sale: int
@@ -142,8 +142,8 @@ _readers: Batcher[str, SaleNow | None] = Batcher()
 def get(slug: str) -> SaleNow | None:
     """Return a sale as it was at most `TTL` seconds ago; None if there is no such sale.
 
-    This process reads a sale at most once in half of `TTL`. While one request reads, the others use the old figures. If
-    there are no old figures, they wait.
+    This process reads a sale at most once in half of `TTL`. While one request reads, the other requests get the old
+    figures. If there are no old figures, they wait.
     """
     if time.monotonic() < cache.get(slug).expires_at:
         return _get_or_read(slug)

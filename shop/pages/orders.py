@@ -124,7 +124,7 @@ def order(request: HttpRequest, order: UUID) -> HttpResponse:
             _("A server that knows your order does not answer. Nothing is lost: open this page again in a moment."),
             retry_after=POLL_SECONDS,
         ) from away
-    if placed.order.pk != order:  # The order repeats an earlier one with the same key: show the earlier one.
+    if placed.order.pk != order:  # The order repeats an earlier order with the same key: show the earlier order.
         return redirect("order", placed.order.pk)
     forget_key(request, placed.order)
     context = {
@@ -194,7 +194,7 @@ def in_reader_language(receipt: Receipt) -> Receipt:
 
 
 def by_word() -> bool:
-    """Return whether customers may mark their own orders as paid, in a shop without a payment provider."""
+    """Return whether customers may mark their own orders as paid. This is only possible without a payment provider."""
     return settings.PAY_WITHOUT_PROVIDER and not provider().connected
 
 

@@ -104,8 +104,8 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
 def _update_login_hint(request: HttpRequest, response: HttpResponseBase) -> None:
     """Update the cookie of `login_hint`, if this page has read the session.
 
-    A page that a proxy may cache sets no cookie, which other visitors would get. Nor does a server error, because
-    reading the session may have caused it.
+    A page that a proxy may cache sets no cookie, because other visitors would get it. A server error sets no cookie,
+    because the reading of the session may have caused the error.
     """
     session = getattr(request, "session", None)  # Requests of the API have none.
     public = "public" in response.headers.get("Cache-Control", "")

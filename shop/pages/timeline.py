@@ -64,10 +64,10 @@ def _before_payment(placed: Placed) -> Iterator[TimelineEntry]:
 
 
 def _ended(order: Receipt, ending: Ending | None) -> Iterator[TimelineEntry]:
-    """Yield the event that ended the order (cancelled, expired or rejected), even if it was paid after that.
+    """Yield the event that ended the order (cancelled, expired or rejected), even if the order was paid later.
 
     Args:
-        ending: the record of the event; None if there is no event, or if an earlier version did not record it.
+        ending: the record of the event; None if the order did not end, or if an earlier version of the shop ended it.
     """
     at = ending.at if ending else None
     match ending.state if ending else order.state:

@@ -18,17 +18,17 @@ NO_STORE = {"Cache-Control": "no-store"}
 
 @require_safe
 def token(request: HttpRequest) -> HttpResponse:
-    """Respond with an access token and the id of the user logged in on this browser, and whether they are a guest.
+    """Respond with an access token and the id of the logged-in user, and with whether this user is a guest.
 
-    Token and id are null if nobody is logged in. No refresh token is sent, because the browser gets its next access
-    token with the session cookie.
+    Token and id are null if nobody is logged in. The response contains no refresh token, because the browser gets its
+    next access token with the session cookie.
     """
     try:
         user = request.user
         if not isinstance(user, User) or not user.is_authenticated:
             nobody = {"access": None, "expires_in": 0, "customer": None, "guest": False}
             response = JsonResponse(nobody, headers=NO_STORE)
-            login_hint.update(request, response, None)  # The session has ended, so pages need not ask again.
+            login_hint.update(request, response, None)  # The session has ended: keep scripts from asking again.
             return response
         access = tokens.new_token(user).access_token
     except DatabaseError as error:

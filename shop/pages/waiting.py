@@ -34,7 +34,7 @@ ENTERED = "entered"
 RETRY = 5
 """Seconds after which the client may retry if Redis has not answered."""
 SLOWEST_RELOAD = 60
-"""Maximum seconds between reloads of a page without JavaScript, because the opening may be moved."""
+"""Maximum seconds between reloads of a page without JavaScript, so that it notices a change of the opening time."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -133,7 +133,7 @@ def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -
 
 
 def state_texts() -> dict[str, dict[str, str]]:
-    """Return the headline and the note for each state of a visitor, and what precedes the title of the page, if any."""
+    """Return the headline, the note and, if there is one, the prefix of the page title for each state of a visitor."""
     return {
         "outside": {
             "headline": _("You are not in the waiting room yet"),
