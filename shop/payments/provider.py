@@ -55,32 +55,33 @@ class PaymentProvider(ABC):
     """
 
     accepted: str = ""
-    """Plain text that answers a webhook which was booked, such as `success` for Alipay; empty to answer with JSON."""
+    """Plain text to send as the answer to a booked webhook, such as `success` for Alipay; empty to answer with JSON."""
 
     @property
     def connected(self) -> bool:
-        """Whether orders are paid at this provider. If not, `PAY_WITHOUT_PROVIDER` may let buyers do without."""
+        """Whether buyers pay at this provider. If not, `PAY_WITHOUT_PROVIDER` can let them mark orders as paid."""
         return True
 
     @property
     @abstractmethod
     def origin(self) -> str:
-        """Scheme, host and port of the page where buyers pay; empty if the shop cannot lead them there.
+        """Scheme, host and port of the page where buyers pay; empty if there is no such page.
 
-        The Content-Security-Policy of the order page allows its form to lead there. May be a class attribute.
+        The Content-Security-Policy of the order page allows its form to lead to this origin. A subclass may define
+        `origin` as a class attribute.
         """
 
     @abstractmethod
     def page_for(self, wanted: PaymentRequest) -> str:
         """Return the URL at which a customer pays. The shop calls this method at each press of "Pay".
 
-        While `origin` is empty, the shop has no such button. A buyer may open several such URLs for one order. If they
-        pay twice, a refund is due.
+        While `origin` is empty, the shop has no such button. A buyer may open several of these URLs for one order. If
+        the buyer pays twice, a refund is due.
         """
 
     @abstractmethod
     def read_webhook(self, request: Request) -> ProviderReport | None:
-        """Check the signature of a webhook first, then return what it reports; None if it says nothing of money.
+        """Check the signature of a webhook, and return its report; None if it reports no payment and no chargeback.
 
         Args:
             request: `body` are the bytes that were signed, `headers` the headers, `data` the JSON of the body.

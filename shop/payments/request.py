@@ -74,7 +74,7 @@ class PaymentRequest:
 
 
 def _signature(text: str, secret: str) -> str:
-    # The same secret signs reports of payments, whose text begins with digits. The prefix makes sure that a signature
-    # of a request is never valid for a report.
+    # The same secret also signs reports of payments, whose signed text begins with digits. So with this prefix, the
+    # signature of a request is never valid for a report.
     signed = f"payment request {text}".encode(errors="replace")
     return hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()

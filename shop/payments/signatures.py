@@ -31,7 +31,8 @@ def verify(header: str, body: bytes) -> None:
     """Check the signature of a message.
 
     Raises:
-        BadSignature: the header is malformed, the signature does not match, or it is too old.
+        BadSignature: the header is missing or malformed, the signature does not match, its time differs from now by
+            more than `TOLERANCE`, or the shop has no secret.
     """
     if not settings.PAYMENT_SECRET:
         raise BadSignature("This shop accepts no payments from a provider: PAYMENT_SECRET is not set.")

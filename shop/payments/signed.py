@@ -15,14 +15,14 @@ CHARGEBACKS = "/api/chargebacks/"
 
 
 class SignedProvider(PaymentProvider):
-    """A provider that shares `PAYMENT_SECRET` with the shop: both sign what they tell each other.
+    """A provider that shares `PAYMENT_SECRET` with the shop. Both use it to sign their messages to each other.
 
     Buyers pay at `PAYMENT_PAGE`, which gets a signed payment request. docs/api.md describes the reports.
     """
 
     @property
     def connected(self) -> bool:
-        """Whether there is a secret."""
+        """Whether `PAYMENT_SECRET` is set."""
         return bool(settings.PAYMENT_SECRET)
 
     @property
@@ -36,7 +36,7 @@ class SignedProvider(PaymentProvider):
         return f"{settings.PAYMENT_PAGE}?{wanted.signed(settings.PAYMENT_SECRET)}"
 
     def read_webhook(self, request: Request) -> ProviderReport:
-        """Check the signature, and return the JSON of the body. The address tells payments from chargebacks.
+        """Check the signature, and return the JSON of the body. The URL says whether it is a payment or a chargeback.
 
         Raises:
             BadSignature: the signature is missing, wrong or too old, or the shop has no secret.

@@ -44,7 +44,7 @@ class SimulatedPayment:
 
     @property
     def ended(self) -> bool:
-        """Whether the shop has accepted each report, or the provider has given it up."""
+        """Whether every report has ended: the shop has accepted it, or the provider has given it up."""
         return all(report.ended for report in self.reports)
 
 
@@ -52,7 +52,7 @@ def reports_of(choice: Button, wanted: PaymentRequest, *, reference: str, second
     """Return the reports that follow from a buyer's choice.
 
     Args:
-        reference: reference of the payment, from which that of a chargeback is made.
+        reference: reference of the payment. The reference of a chargeback is made from it.
         seconds: delay of a late payment.
     """
     paid = {
@@ -91,7 +91,7 @@ class Payments:
         self._mutex = threading.Lock()
 
     def make(self, choice: Button, wanted: PaymentRequest, *, reference: str, seconds: float) -> SimulatedPayment:
-        """Make a payment and begin to report it. A repeated call with the same reference returns the same payment."""
+        """Make a payment, and begin to send its reports. A repeated call with a reference returns the same payment."""
         with self._mutex:
             if (before := self._made.get(reference)) is not None:
                 return before

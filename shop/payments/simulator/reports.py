@@ -14,7 +14,7 @@ from shop.payments import signatures
 
 PAYMENTS = "/api/payments/"
 RETRY_DELAYS = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
-"""Seconds before each repeated attempt. After the last, the report is given up; real providers try for days."""
+"""Seconds before each repeated attempt. After the last one, the report is given up; real providers try for days."""
 TIMEOUT = 25.0
 """Seconds to wait for the shop's response. This is longer than the shop's own time limits."""
 MAX_ANSWER_CHARS = 2000
@@ -46,7 +46,7 @@ class Report:
     Args:
         path: `PAYMENTS` or `CHARGEBACKS`.
         delay: seconds until the first attempt.
-        after: another report, which the shop must have received once before the first attempt.
+        after: another report. The first attempt waits until that report was sent once, accepted or not.
     """
 
     path: str
