@@ -18,9 +18,9 @@ class Finding:
 
     Args:
         check: what was checked, in a few words.
-        level: red if the sale would fail, warning for something that an operator should know, else ok.
+        level: red if the sale would fail; warning if an operator should know about the result; otherwise ok.
         found: what was found.
-        advice: what to do about a warning or red, in the words of the section; else empty.
+        advice: what to do about a warning or a red result, in the words of the section; otherwise empty.
         section: page and anchor below docs/, such as `incidents.md#redis-is-away`.
     """
 

@@ -1,4 +1,4 @@
-"""Run the preflight checks. A check is red if it cannot be made because a server does not answer."""
+"""Run the preflight checks. If a check cannot be made because a server does not answer, its result is red."""
 
 from __future__ import annotations
 

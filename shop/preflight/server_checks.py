@@ -19,7 +19,10 @@ from shop.preflight.finding import KEEP, Finding
 OTHERS = 10
 """Number of connections to Postgres to reserve for Celery, the admin, health checks and an operator."""
 SKEW, WRONG_CLOCK = 1.0, 30.0
-"""Seconds of difference between clocks from which the check warns or is red. Tokens and payments then fail."""
+"""Seconds by which clocks may differ: from the first the check warns, from the second it is red.
+
+Tokens and payments fail when clocks differ.
+"""
 FULL_MEMORY = 0.8
 """Share of Redis's `maxmemory` in use from which the check is red."""
 
@@ -61,11 +64,11 @@ def connections() -> Finding:
 
 
 def redis_certificate() -> Finding:
-    """Check that the shop verifies the certificate of Redis. An option in the address may say that it does not."""
+    """Check that the shop verifies the certificate of Redis. An option in the Redis URL can turn this off."""
     check, address = "Certificate of Redis", urlsplit(settings.REDIS_LOCATION)
     if address.scheme != "rediss":
         return Finding(check, "ok", "Redis is not reached by TLS.")
-    if "none" in parse_qs(address.query).get("ssl_cert_reqs", []):  # Some services demand this.
+    if "none" in parse_qs(address.query).get("ssl_cert_reqs", []):  # Some hosted services demand this option.
         text = "Anybody on the way to Redis can pose as Redis and learn its password: its certificate is not verified."
         return Finding(check, "warning", text, "Leave ssl_cert_reqs=none out of REDIS_URL.")
     return Finding(check, "ok", "Web servers and Celery verify it.")

@@ -17,7 +17,7 @@ NAME_HOST = "Set ALLOWED_HOSTS to the host that customers use."
 LOCAL = {"127.0.0.1", "[::1]"}
 SHORTEST_SECRET = 16
 LOW_DISK, FULL_DISK = 0.10, 0.03
-"""Free share of the disk below which the check warns or is red."""
+"""Free share of the disk: below the first the check warns, below the second it is red."""
 
 
 def debug() -> Finding:
@@ -30,7 +30,7 @@ def hosts() -> Finding:
     check = "ALLOWED_HOSTS"
     if "*" in settings.ALLOWED_HOSTS:
         return Finding(check, "red", "Any host name is believed, also in links of mails.", NAME_HOST)
-    # A name of one word, such as the `web` of Compose, is known in its own network only.
+    # A name without a dot, such as `web` in docker-compose.yml, is known only in its own network, so it is not public.
     public = [host for host in settings.ALLOWED_HOSTS if host not in LOCAL and ("." in host or ":" in host)]
     if not public:
         return Finding(check, "red", "Only this machine is answered; customers get 400.", NAME_HOST)
