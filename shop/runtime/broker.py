@@ -21,7 +21,7 @@ PAUSE = 1.0
 TAKING = "Taking tasks from the broker"
 SENDING = "Sending tasks to the broker"
 SET_BACK = 1.0
-"""Seconds: a clock that goes back by more was set back by somebody."""
+"""If the wall clock goes back by more than this number of seconds, it was set back."""
 
 
 def _clock() -> float:
@@ -30,10 +30,10 @@ def _clock() -> float:
 
 
 class OneAttempt(celery_heartbeat.Heart):
-    """Celery's heartbeat, which is sent once.
+    """Celery's heartbeat, which is sent only once.
 
-    Celery would send it until the broker is back, in the thread of the worker's loop. A worker that was told to stop
-    would not stop until then. The next heartbeat follows in two seconds.
+    Celery itself would repeat a failed heartbeat until the broker is back, in the thread of the worker's loop. A worker
+    that was told to stop would not stop until then. The next heartbeat follows in two seconds.
     """
 
     def _send(self, event: str, retry: bool = False) -> Any:  # noqa: FBT001, FBT002 - Celery's own signature
@@ -41,7 +41,7 @@ class OneAttempt(celery_heartbeat.Heart):
 
 
 class HeartOfOneAttempt(Heart):
-    """The part of Celery's worker that sends heartbeats. It sends each of them once."""
+    """The part of Celery's worker that sends heartbeats. It sends each heartbeat only once, see `OneAttempt`."""
 
     def start(self, c: Consumer) -> None:
         c.heart = OneAttempt(c.timer, c.event_dispatcher, self.heartbeat_interval)
@@ -51,7 +51,7 @@ class HeartOfOneAttempt(Heart):
 class QuietConsumer(Consumer):
     """Celery's consumer, which logs only the first failed attempt to connect, and pauses between attempts.
 
-    The setting `broker_channel_error_retry` is needed, too, or the worker ends when the broker refuses a write.
+    The setting `broker_channel_error_retry` is needed, too: otherwise the worker ends when the broker refuses a write.
     """
 
     class Blueprint(Consumer.Blueprint):
@@ -81,7 +81,7 @@ class QuietScheduler(PersistentScheduler):
     Each sent task also records that beat is alive. The most frequent task, `advance_sales`, is due every 5 s.
 
     When the clock was set back, the time of a task's last run may be in the future. Celery would not send the task
-    until then, so this class replaces such a time by the present time.
+    before that time, so this class replaces it by the present time.
     """
 
     def setup_schedule(self) -> None:

@@ -1,6 +1,6 @@
 """The Content-Security-Policy of HTML pages, which allows browsers to load and run only the shop's own files.
 
-Django 6 has this built in; this module is for Django 5. Responses of the API need no policy, because they are not HTML.
+Django 6 can set this header; this module is for Django 5. Responses of the API need no policy, as they are not HTML.
 """
 
 from __future__ import annotations

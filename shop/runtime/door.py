@@ -1,7 +1,8 @@
 """The door: the part of the web server that reads the body of a request before the request gets a thread.
 
-Anyone can connect and then send slowly, or nothing. Without using a thread, the door limits the length of a body, the
-time for it, and the time until the response. granian limits the connection and the head of the request before that.
+Anyone can connect and then send slowly, or send nothing. Without using a thread, the door limits the length of a body,
+the time to receive the body, and the time until the response. Before that, granian limits the connection and the head
+of the request.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TICKS_TO_REPORT = 4
 """Number of checks after which the metrics are told how busy this process is."""
 
 REFUSALS = {int(file.stem): file.read_bytes() for file in (Path(__file__).parent / "refusals").glob("*.html")}
-"""Pages for browsers whose request is refused here, by status. They are read once: an overloaded server renders none.
+"""Pages for browsers whose request the door refuses, by status. They are files, so that refusing costs no rendering.
 
 nginx.conf serves the same files.
 """
@@ -50,7 +51,10 @@ nginx.conf serves the same files.
 REFUSALS_CSP = (
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy of these pages, which load nothing and have their style inside. nginx.conf repeats it."""
+"""The Content-Security-Policy of the pages in `REFUSALS`. They load nothing, and contain their style.
+
+nginx.conf sends the same policy.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -135,10 +139,10 @@ class Door:
         return None
 
     def close(self) -> None:
-        """Wait for up to `limits.DRAIN` seconds. Until then, requests are still handled, with `Connection: close`.
+        """Answer all requests with `Connection: close` from now on, and wait for up to `limits.DRAIN` seconds.
 
-        If idle connections were closed at once, a client that is just sending could not know whether the request was
-        read.
+        If the server closed idle connections at once, a client that is sending at this moment could not know whether
+        the server has read the request.
         """
         self._closing = True
         time.sleep(max(0.0, self._last_kept_alive + limits.DRAIN - time.monotonic()))
@@ -158,13 +162,13 @@ class Door:
         self._whole.put(request)
 
     def _limit(self, request: Arrived, problem: problems.Problem) -> None:
-        """Set the deadline of a request. If there is no response by then, the client is sent `problem`."""
+        """Set the deadline of a request. If there is no response by then, the client gets `problem`."""
         self._deadlines[request.proto] = request.at + limits.REQUEST, partial(self._give_up, request, problem)
 
     def _work(self) -> None:
         while True:
             request = self._whole.get()
-            # The thread that removes the entry sends the response. Without an entry, the client already has one.
+            # The thread that removes the entry sends the response. Without an entry, the client already has a response.
             if self._deadlines.pop(request.proto, None) is not None:
                 self._limit(request, problems.UNAVAILABLE)
                 self._answering.add(request)
@@ -209,7 +213,7 @@ class Door:
 
     def _give_up(self, request: Arrived, problem: problems.Problem) -> None:
         request.note_answer(problem.status)
-        # Quote the path: the client may have sent a line break in it, and would write a line of its own into the log.
+        # Quote the path: a client may send a line break in it, and could otherwise write a false line into the log.
         logger.warning(
             "Answered after %s s, %s: %s %r",
             *(limits.REQUEST, problem.slug, request.scope.method, request.scope.path),
@@ -299,7 +303,7 @@ def _refusal(
 
 
 def _wants_page(scope: Any) -> bool:
-    """Return whether a person waits for the response: a browser names HTML when it loads a page. nginx.conf agrees."""
+    """Return whether a browser loads a page: its Accept header then names HTML. nginx.conf has the same rule."""
     path = scope.path
     if path.startswith("/api/") or path == "/api" or path.endswith(".json"):
         return False

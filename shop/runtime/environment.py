@@ -29,19 +29,19 @@ BROKER_OPTIONS = {
     "rediss": frozenset({"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"}),
     "unix": frozenset({"db"}),
 }
-"""Options in the URL of a Redis server that Celery's broker knows too, by scheme."""
+"""Options that the URL of a Redis server may have, by scheme: those that Celery's broker knows, too."""
 
 
 def text(name: str, *, default: str = "") -> str:
-    """Return a setting as it is.
+    """Return a setting unchanged.
 
-    django-environ would take a value that begins with `$`, as a secret may, for the name of another variable.
+    django-environ would treat a value that begins with `$` as the name of another variable. A secret may begin so.
     """
     return os.environ.get(name, default)
 
 
 def texts(name: str, *, default: list[str]) -> list[str]:
-    """Return a setting that is a list of texts, separated by commas. Spaces around them do not count."""
+    """Return a setting that is a list of texts, separated by commas. Spaces around a text are removed."""
     given = os.environ.get(name)
     return default if given is None else [item for part in given.split(",") if (item := part.strip())]
 
@@ -193,11 +193,11 @@ def redis_url(name: str, *, default: str) -> str:
 
 
 def broker_url(url: str) -> str:
-    """Return the URL of a Redis server as Celery's broker reads it. For a socket, it calls the database otherwise."""
+    """Return the URL of a Redis server in the form for Celery's broker, which differs for a Unix socket."""
     if not url.startswith("unix://"):
         return url
     place, _, query = url.partition("?")
-    number = parse_qs(query).get("db", ["0"])[0]  # redis-py, too, takes the first of several
+    number = parse_qs(query).get("db", ["0"])[0]  # if there are several, redis-py takes the first, too
     return f"redis+socket{place.removeprefix('unix')}?virtual_host={number}"
 
 

@@ -65,7 +65,7 @@ def environ(scope: Any, body: bytes) -> dict[str, Any]:
     }
     for header, value in scope.headers.items():
         if "_" in header:
-            continue  # WSGI names X_Forwarded_For and X-Forwarded-For alike, but only the proxy may set the latter.
+            continue  # In WSGI, X_Forwarded_For of a client has the same name as the X-Forwarded-For of the proxy.
         name = _names.get(header) or _name(header)
         # Join the values of a repeated header with a comma, and those of cookies with a semicolon.
         found[name] = value if name not in found else f"{found[name]}{';' if name == 'HTTP_COOKIE' else ','}{value}"

@@ -28,7 +28,7 @@ class TextFormatter(logging.Formatter):
         """Return the text of a record, with the traceback of its exception."""
         line, newline, rest = self._inner.format(record).partition("\n")
         known = {"order": _order_of(record), "trace": _trace_of(record)}
-        # Do not repeat what the message says: many name their order.
+        # Do not repeat what the message says: many messages name their order.
         more = [f" {name}={value}" for name, value in known.items() if value and value not in line]
         return "".join([line, *more, newline, rest])
 
@@ -52,7 +52,7 @@ class JsonFormatter(logging.Formatter):
             "exception": self.formatException(record.exc_info) if record.exc_info else "",
         }
         line |= {name: value for name, value in known.items() if value}
-        # Do not use msgspec: it refuses half of a surrogate pair, which a client may send.
+        # Do not use msgspec: it refuses a lone surrogate (half of a surrogate pair), which a client may send.
         return json.dumps(line)
 
 

@@ -36,8 +36,8 @@ def web_command(host: str, port: int, application: str = "shop.runtime.wsgi:appl
 def allowed_connections() -> int:
     """Return how many client connections a web process can accept.
 
-    This is WEB_CONNECTIONS, or less if the process may not open enough files. Otherwise idle connections would use up
-    the open files that it needs for Postgres and Redis.
+    This is WEB_CONNECTIONS, or less if the limit of open files is too low. The process needs some of these files for
+    Postgres and Redis, and idle connections of clients must not use them up.
     """
     allowed = allow_files(settings.WEB_CONNECTIONS + FILES)
     return min(settings.WEB_CONNECTIONS, max(allowed - FILES, allowed // 2))

@@ -64,8 +64,9 @@ DEBUG = environment.boolean("DEBUG", default=False)
 ALLOWED_HOSTS = environment.texts("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 # Origins of the shop behind a proxy, for Django's CSRF check, separated by commas: https://shop.example
 CSRF_TRUSTED_ORIGINS = environment.texts("CSRF_TRUSTED_ORIGINS", default=[])
-# Number of reverse proxies in front of the shop. The IP address of a client, by which password guesses and visitors of
-# the lab are limited, is taken from their X-Forwarded-For header. With 0 proxies, it is taken from the connection.
+# Number of reverse proxies in front of the shop. The shop takes the IP address of a client from the X-Forwarded-For
+# header of these proxies, or from the connection if there are 0. It limits password guesses and visitors of the lab by
+# this address.
 NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0, maximum=100)
 # Set this if a proxy serves the shop only by HTTPS and sets the headers X-Forwarded-Proto, -Host and -For. Cookies are
 # then sent only by HTTPS, plain HTTP is redirected, HSTS is on, and NUM_PROXIES is at least 1.
@@ -150,11 +151,12 @@ EMAIL_TIMEOUT = 10
 STOCK_LOCK_TTL = environment.seconds("STOCK_LOCK_TTL", default=3.0, minimum=0.1, maximum=LONGEST_SECONDS)
 # Seconds that an order waits for a stock lock. After that the client gets status 503.
 STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0, maximum=LONGEST_SECONDS)
-# Number of segments into which `segmented-lock` and `segmented-redis` split the stock of a sku. As many orders can run
-# at the same time. To change it during a sale, restart the web processes one by one, then preheat the sale again.
+# Number of segments into which `segmented-lock` and `segmented-redis` split the stock of a sku. The same number of
+# orders for the sku can run at the same time. To change it during a sale, restart the web processes one by one, then
+# preheat the sale again.
 STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1, maximum=1000)
-# Allow `lua-queue` although Redis may lose keys by eviction or a restart (`maxmemory-policy`, `appendonly`), and with
-# them queued orders, whose customers got status 202. Without this setting such a sale is not preheated.
+# Allow `lua-queue` although Redis may lose keys by eviction or a restart (`maxmemory-policy`, `appendonly`). Queued
+# orders may then be lost, although their customers got status 202. Without this setting, such a sale is not preheated.
 QUEUED_ORDERS_MAY_BE_LOST = environment.boolean("QUEUED_ORDERS_MAY_BE_LOST", default=False)
 # Servers of the strategies below. A sale can choose one of them only if its setting is not empty.
 # `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
@@ -281,7 +283,7 @@ DATABASES["default"]["OPTIONS"] = {
 DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = DATABASE_POOLER
 
 if DATABASE_POOL and not DATABASE_POOLER:
-    # When one of these time limits ends a statement, the client gets 503. `options` in DATABASE_URL override them.
+    # When one of these time limits ends a statement, the client gets 503. `options` in DATABASE_URL override a limit.
     DATABASES["default"]["OPTIONS"]["options"] = " ".join(
         [
             *(f"-c {name}={seconds}s" for name, seconds in limits.POSTGRES.items()),
@@ -502,8 +504,8 @@ LOGGING = {
         "json": {"()": "shop.runtime.logs.JsonFormatter"},
     },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": LOG_FORMAT}},
-    # Do not log each refused request: there may be ten thousand per second. Code that responds with a 503 for which an
-    # operator must act logs its own line.
+    # Do not log each refused request: there may be ten thousand per second. If an operator must act because of a 503,
+    # the code that sends the 503 logs a line.
     "filters": {
         "not_refused": {
             "()": "django.utils.log.CallbackFilter",

@@ -11,8 +11,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopSignal:
     """Receives SIGINT and SIGTERM from now on. Create it in the main thread.
 
-    The kernel may give a signal to any thread of a process. Python then notes it, but does not wake a main thread that
-    waits for a lock, such as that of an Event. So the thread that gets the signal writes to a pipe.
+    The kernel may give a signal to any thread of a process. Python runs the handler in the main thread, but does not
+    wake that thread if it waits for a lock, such as the lock of an Event. So the main thread waits for a pipe instead.
+    Python writes to this pipe when any thread gets the signal.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class StopSignal:
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write)
         for number in STOP_SIGNALS:
-            signal.signal(number, lambda *_: None)  # Without a handler in Python, nothing writes to the pipe.
+            signal.signal(number, lambda *_: None)  # Python writes to the pipe only for signals with a Python handler.
 
     def wait(self) -> None:
         """Return when one of the signals has come."""

@@ -63,8 +63,8 @@ def _fill(reader: int, writer: int, first: bytes, pieces: Iterator[bytes], respo
         # A write fails if the client has gone.
         with closing(response), suppress(BrokenPipeError), open(writer, "wb") as pipe:
             with open(reader, "rb"):
-                # granian opens the pipe by its name, which exists only while this end is open. If it stayed open, a
-                # write would wait for ever after the client has gone.
+                # granian opens the pipe by its name, which exists only while `reader` is open. Close `reader` as soon
+                # as granian has opened the pipe: otherwise a write would wait for ever after the client has gone.
                 pipe.write(first[:1])
                 pipe.flush()
                 _wait_until_read(reader)

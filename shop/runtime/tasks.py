@@ -39,7 +39,7 @@ _reconciling = threading.Lock()
 def outages_logged(work: str) -> Iterator[None]:
     """Context manager that logs when a task begins to fail because a server is away, and when it works again.
 
-    Celery itself would log a traceback for every attempt. Beat starts the task again later.
+    Celery itself would log a traceback for every failed attempt. Beat starts the task again later.
     """
     try:
         yield
@@ -96,8 +96,8 @@ def save_queued_orders(self: Any) -> int:
 def reconcile() -> int:
     """Repair differences between Redis and Postgres that crashed processes have left, and check the conservation law.
 
-    Repairs and broken skus are logged. If another thread of this worker still reconciles, there is nothing to do:
-    rounds that wait for a locked row must not take all threads of the worker.
+    Repairs and broken skus are logged. If another thread of this worker is still reconciling, do nothing. Otherwise
+    reconciliations that wait for a locked row could occupy all threads of the worker.
     """
     if not _reconciling.acquire(blocking=False):
         return 0
@@ -122,7 +122,7 @@ def refuse_wrong_settings(**_: Any) -> None:
 @after_setup_logger.connect
 @after_setup_task_logger.connect
 def format_log(logger: logging.Logger, **_: Any) -> None:
-    """Make Celery write its log in LOG_FORMAT. As text, its own format stays, with the order and the trace added."""
+    """Make Celery write its log in LOG_FORMAT. A log in text keeps Celery's format, and order and trace are added."""
     for handler in logger.handlers:
         if settings.LOG_FORMAT == "json":
             handler.setFormatter(JsonFormatter())

@@ -137,7 +137,8 @@ def main() -> None:
         interface=Interfaces.WSGI,
         workers=options.processes,
         blocking_threads=options.threads,
-        # This limits open connections, not requests. With one per thread, idle browser connections would use up all.
+        # This limits open connections, not requests. If it were the number of threads, idle connections of browsers
+        # would use up all of them.
         backpressure=options.connections,
         runtime_mode=RuntimeModes.mt,
         # Use HTTP/1, the only mode in which granian closes a connection that sends nothing.
@@ -145,7 +146,7 @@ def main() -> None:
         http1_settings=HTTP1Settings(header_read_timeout=limits.HEAD * 1000, max_buffer_size=limits.HEAD_BYTES),
         websockets=False,
         log_level=LogLevels.error,
-        # Without these options, one dead worker ends the server, and a stuck worker never ends.
+        # Without these options, a worker that dies ends the whole server, and a worker that hangs is never killed.
         respawn_failed_workers=True,
         workers_kill_timeout=limits.STOP,
     ).serve(spawn_target=work)

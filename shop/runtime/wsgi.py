@@ -57,8 +57,8 @@ class Application:
 
 application = Application({"/api/": settings.API_MIDDLEWARE})
 
-# Load the URLs and their code now, so that no customer waits for it. Then exclude all existing objects from garbage
-# collection: scanning a hundred thousand of them again and again would delay requests.
+# Load the URLs and their code now, so that no customer waits for that. Then exclude all existing objects from garbage
+# collection: to scan a hundred thousand objects again and again would delay requests.
 reverse("health")
 gc.collect()
 gc.freeze()
