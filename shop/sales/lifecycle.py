@@ -39,13 +39,13 @@ def advance() -> None:
 
     An error in one sale is logged and does not stop the others.
     """
-    # A pause keeps the counts of what each customer has bought. They are removed here, after the closing.
+    # A pause keeps, in Redis, the counts of units that each customer has bought. Remove them here, after the closing.
     held = Q(paused_at__isnull=False, unloaded_at__lt=F("closes_at"))
     for sale in Sale.objects.filter(Q(unloaded_at=None) | held, closes_at__lte=Now(), preheated_at__isnull=False):
         with _errors_logged(sale):
             _unload(sale)
     for sale in Sale.objects.filter(paused_at__isnull=False, preheated_at__isnull=False, unloaded_at=None):
-        with _errors_logged(sale):  # Redis did not answer when the sale was paused.
+        with _errors_logged(sale):  # The copies are still loaded, because Redis did not answer during `pause`.
             _hold(sale.pk)
     soon = Now() + timedelta(seconds=settings.PREHEAT_LEAD)
     unloaded = Q(preheated_at=None) | Q(unloaded_at__isnull=False)
@@ -66,10 +66,10 @@ def close(sale: int) -> None:
 
 
 def pause(sale: int) -> None:
-    """Stop taking orders of a sale. After the return, no new order can be saved or queued before `resume`.
+    """Stop taking orders of a sale. When this has returned, no new order can be saved or queued before `resume`.
 
-    Saved orders and queued orders stay valid, and workers still save the queued ones. A repeated call completes a pause
-    that has failed.
+    Saved orders and queued orders stay valid, and workers still save queued orders. If this call fails, a repeated call
+    completes the pause.
 
     Raises:
         RedisError: Redis does not answer. New orders cannot be saved, but `lua-queue` may still queue some. Call again.
@@ -139,7 +139,7 @@ def _unload(sale: Sale) -> None:
         ended = Sale.objects.select_for_update(no_key=True).filter(pk=sale.pk).first()
         if ended is None or ended.closes_at > clock.now():
             return
-        # Lock the stock, so that another sale of these skus is either loaded completely or waits for the locks.
+        # Lock the stock. Then another sale of these skus is either loaded completely, or waits for the locks.
         skus = sale.skus
         stock.lock(skus)
         loaded = Sale.objects.filter(preheated_at__isnull=False, unloaded_at=None, closes_at__gt=Now())

@@ -150,7 +150,7 @@ def open_or_coming(most: int = 100) -> list[Offer]:
 def _read(sales: QuerySet[Sale]) -> list[Offer]:
     rows = list(sales.annotate(read_at=Now()))
     at = time.monotonic()
-    # Avoid model objects: a sale may have a thousand products, and every process reads it twice a second.
+    # Avoid slow model objects: a sale may have a thousand products, and each process reads it twice a second.
     items: dict[int, list[OfferItem]] = defaultdict(list)
     fields = ("sale", "product", "product__sku", "product__name", "price", "limit")
     for sale, *item in SaleItem.objects.filter(sale__in=rows).order_by("pk").values_list(*fields):

@@ -49,8 +49,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         RedisError: Redis does not answer.
     """
     with transaction.atomic():
-        # Let one process at a time preheat: the first removes the copies of an earlier sale, and a later one must not.
-        # `no_key` does not block new orders, which refer to the row.
+        # Let only one process at a time preheat. The first preheating removes the copies of an earlier sale, and a
+        # second one must not. `no_key` does not block new orders, which refer to the row.
         locked = Sale.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk=sale).first()
         now = clock.now()
         if locked is None:
@@ -60,7 +60,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         if locked.paused_at is not None:
             raise SaleOnHold(f"{locked} is paused. Resume it first.")
         loaded_at = locked.preheated_at if locked.is_loaded else None
-        # Ignore a `loaded_at` in the future: it was written before Postgres's clock was set back, as by a failover.
+        # Ignore a `loaded_at` in the future: it was written before Postgres's clock went back, as it can in a failover.
         if loaded_at is not None and missed_at is not None and missed_at < loaded_at <= now:
             offers.forget(sale)
             return
@@ -128,7 +128,9 @@ def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
 
 
 def _queued_in(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> set[int]:
-    """Return the other sales that have queued orders for these skus. Most strategies would sell their units twice.
+    """Return the other sales that have queued orders for these skus.
+
+    If the stock of these skus were loaded now, most strategies would sell the units of the queued orders twice.
 
     Raises:
         RedisError: Redis does not answer, and one of the other sales queues orders and closed less than a day ago.
