@@ -6,7 +6,7 @@ class NotAdmitted(Exception):
 
 
 class RoomUnavailable(Exception):
-    """Redis, which stores the places, does not answer. The customer may have got a place. They can safely try again."""
+    """Redis, which stores the places, does not answer. The customer may have a place now. They can safely try again."""
 
 
 class RoomFull(RoomUnavailable):

@@ -1,4 +1,4 @@
-"""The waiting room of a sale: enter it, and get one's place in the line. All places are in Redis.
+"""The waiting room of a sale: enter the room, and look up a place in the line. All places are in Redis.
 
 Each customer has one place per sale, however often they enter. A draw decides the order of the customers who enter
 before the opening. Their score is computed from a secret of the shop, the sale and the customer. So nobody can predict
@@ -28,32 +28,36 @@ from shop.waiting.errors import RoomFull, RoomUnavailable
 
 SCRIPT = (Path(__file__).parent / "lua" / "stand.lua").read_text(encoding="utf-8")
 EVEN_IF_FULL = "#!lua flags=allow-oom\n"
-"""First line of the script for a call that gives no place, so that it may write although Redis has no memory left.
+"""First line of the script for a call that gives no place: the script may write even if Redis has no memory left.
 
-So the turns of customers who have a place begin. Each takes the memory that `TURN_BYTES` says.
+So the turn of a customer who has a place can still begin. Each turn takes up to `TURN_BYTES` of memory.
 """
 PLACE_BYTES, TURN_BYTES = 120, 80
-"""Maximum bytes of a place in Redis, and of a turn in addition. A place takes 79 to 96: its score, its links in the
-sorted set, the id, and its entry in a hash table, which takes most when it has just grown. A turn takes 55 to 58."""
+"""Maximum bytes of a place in Redis, and maximum bytes of a turn in addition to its place.
+
+A place takes 79 to 96 bytes: its score, its links in the sorted set, the customer id, and its entry in a hash table.
+The entry takes most when the table has just grown. A turn takes 55 to 58 bytes.
+"""
 WORK = "Keeping the places of waiting rooms"
-"""Name in the log of the work that fails while Redis is away."""
+"""The work that the log reports as failing while Redis does not answer."""
 ENTERING = "Giving places in waiting rooms"
-"""Name in the log of the work that fails while Redis has no memory left."""
+"""The work that the log reports as failing while Redis has no memory left."""
 
 TURN = timedelta(minutes=10)
 """How long a ticket is valid, from the request in which the customer first learns that they are admitted."""
 KEPT = timedelta(days=1)
 """How long places are kept after the sale has closed."""
 BURST = 15
-"""Seconds of the rate for which turns may begin at once. In any number of seconds, at most `rate * (seconds + BURST)`
-turns begin, however many admitted customers come back at the same time.
+"""Size of a burst of turns, in seconds of the rate: at most `rate * BURST` turns begin at once.
+
+In any period, at most `rate * (seconds + BURST)` turns begin, even if many admitted customers come back at once.
 
 In a large room, the polls after the opening are spread over `SPREAD` seconds. So turns begin up to `SPREAD / 4` seconds
-later than the rate allows, and then faster. This is twice that, because pages poll late; a much smaller burst would
-delay customers of every large sale.
+later than the rate allows, and then faster than the rate. `BURST` is twice this delay, because pages poll late. A much
+smaller burst would delay customers of every large sale.
 """
 FASTEST, SLOWEST = 2, 60
-"""Seconds between two polls of a customer whose turn is near, and of one whose turn is far."""
+"""Seconds between two polls of a customer: if the turn is near, and if the turn is far."""
 SOON = 10
 """A customer whose turn comes within this number of seconds polls again only when it has come."""
 LONGEST = 3600
@@ -180,8 +184,8 @@ def _standing(
         left = ceil((ends_at - now).total_seconds())
         return Standing("admitted", entered, place, 0, 0, left, ticket, ends_at)
     if place * 1000 <= admitted:
-        # The customer was away when their turn came. Others were, too, and all begin at the rate, in the order in which
-        # they poll.
+        # The customer was away when their turn came, and so were others. Their turns begin at the rate, in the order in
+        # which they poll.
         estimate = max(1, ceil(late / rate))
         pause = max(BURST if offer.paused else min(estimate, BURST), late / LOOKS_PER_SECOND)
         pace = max(FASTEST, ceil(random.uniform(0.5, 1.5) * pause))  # noqa: S311 - no secret
@@ -189,8 +193,8 @@ def _standing(
     ahead = max(0, place - 1 - admitted // 1000) + late
     estimate = max(1, ceil((place - admitted / 1000 + late) / rate))
     slowest = max(SLOWEST, (entered - admitted // 1000) // LOOKS_PER_SECOND)
-    # Poll after half of the estimated time, so that each customer polls only a few times, and early enough if the rate
-    # rises.
+    # Let the customer poll after half of the estimated time. So they poll only a few times, and still soon enough if
+    # the rate rises.
     pace = max(FASTEST, estimate if estimate <= SOON else estimate // 2)
     return Standing("waiting", entered, place, ahead, estimate, min(pace, slowest))
 
