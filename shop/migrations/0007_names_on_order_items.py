@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
             "UPDATE shop_orderitem SET name = shop_product.name FROM shop_product WHERE shop_product.sku = shop_orderitem.sku",
             migrations.RunSQL.noop,
         ),
-        # An order that costs nothing is complete at once. Pending ones could never be paid at a provider.
+        # An order that costs nothing is complete at once. Pending orders of amount 0 could never be paid at a provider.
         migrations.RunSQL(
             "UPDATE shop_order SET state = 'paid' WHERE state = 'pending'"
             " AND NOT EXISTS (SELECT FROM shop_orderitem WHERE order_id = shop_order.id AND price <> 0)",

@@ -4,7 +4,8 @@ from django.conf import settings
 from django.db import migrations, models
 
 
-# Apart from 0016, so that no transaction waits for the orders while it locks the sales: an order locks both tables.
+# This is separate from 0016, so that no transaction waits for the lock on the orders while it holds the lock on the
+# sales: the transaction of an order locks both tables, so there could be a deadlock.
 class Migration(migrations.Migration):
 
     dependencies = [

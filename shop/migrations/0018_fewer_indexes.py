@@ -28,12 +28,13 @@ class Migration(migrations.Migration):
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
-    # The shop goes on selling: no statement waits for orders while others wait for it.
+    # Run each statement in its own transaction, so that the shop can go on selling: no statement blocks orders while it
+    # waits for other orders.
     atomic = False
 
     operations = [
-        # AlterField on the tables would drop each foreign key and make it again. That locks two tables, which deadlocks
-        # with orders, and an interruption would lose the key.
+        # AlterField on the tables would drop each foreign key and make it again. That locks two tables, which can
+        # deadlock with orders. An interruption would lose the foreign key.
         migrations.SeparateDatabaseAndState(
             database_operations=[
                 migrations.RunSQL(create("order_item_sku", "shop_orderitem (sku)"), drop("order_item_sku")),

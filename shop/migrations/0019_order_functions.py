@@ -1,6 +1,7 @@
 from django.db import migrations
 
-# VOLATILE, so that its query sees what was committed before the call, not before the statement that calls it.
+# Declare the function VOLATILE. Then its query sees what was committed before the call. Otherwise it would see only
+# what was committed before the calling statement began.
 ACCEPTS = """
     CREATE OR REPLACE FUNCTION shop_accepts_order(customer bigint, sale bigint, made_at timestamptz, queued boolean)
     RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$

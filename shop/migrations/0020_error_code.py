@@ -4,7 +4,8 @@ from django.db import migrations
 
 BEFORE = import_module("shop.migrations.0019_order_functions").ALL_OR_NOTHING
 
-# An error code of its own, so that the shop takes no error of another trigger for this one, and logs can leave it out.
+# Use a separate error code. So the shop does not confuse this error with an error of a trigger, and logs can leave it
+# out.
 WITH_CODE = """
     CREATE OR REPLACE FUNCTION shop_all_or_nothing(complete boolean) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
     BEGIN
