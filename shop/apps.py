@@ -8,7 +8,7 @@ class ShopConfig(AppConfig):
     verbose_name = "Shop"
 
     def ready(self) -> None:
-        """Register the handlers that wake a Celery worker for a queued order and check the first Postgres connection.
+        """Register two handlers: one wakes a worker for a queued order, one checks the first connection to Postgres.
 
         Remove allauth's admin page for e-mail addresses, because only the owner of an account may change its address.
         """

@@ -17,8 +17,8 @@ from django.db import connection
 class Clock:
     """One reading of Postgres's clock, plus the time that has passed since on the monotonic clock of this process.
 
-    The result may be too early by the duration of the query that read the clock, and by the later drift between the
-    two clocks.
+    The time that `now` returns may be too early by the duration of the query that read the clock. The drift between the
+    two clocks since then adds to this error.
 
     Args:
         read: the time that Postgres returned.

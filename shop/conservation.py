@@ -10,8 +10,8 @@ from django.db import connection
 from inventory.audit import Figures
 from shop.models import Order
 
-# One statement, because it sees one snapshot of all tables: an order that is saved meanwhile counts everywhere or
-# nowhere. Plain SQL, because the search of the lab runs it after each of thousands of schedules.
+# Use one statement, because it sees one snapshot of all tables: an order that is saved meanwhile counts in all figures
+# or in none. Use plain SQL, because it is fast: the search of the lab runs it after each of thousands of schedules.
 FIGURES = """
     SELECT sku,
            coalesce(moved, 0)::bigint,

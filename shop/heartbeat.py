@@ -29,7 +29,7 @@ def sign(kind: str, name: str) -> None:
         with client.pipeline(transaction=False) as pipe:
             pipe.zadd(KEY, {f"{kind} {name}": now})
             pipe.zremrangebyscore(KEY, "-inf", now - 10 * EXPIRES)
-            pipe.zremrangebyscore(KEY, now + EXPIRES, "+inf")  # from before the clock of Redis was set back
+            pipe.zremrangebyscore(KEY, now + EXPIRES, "+inf")  # written before the clock of Redis was set back
             pipe.expire(KEY, 10 * EXPIRES)
             pipe.execute()
     except RedisError:
@@ -44,7 +44,7 @@ def alive() -> dict[str, int]:
     """
     client = get_redis_connection("default")
     found, now = {WORKER: 0, BEAT: 0}, _now(client)
-    # A later sign is from before the clock of Redis was set back. If its process is alive, it signs again.
+    # Ignore a time far in the future: it is from before the clock of Redis was set back. A living process writes again.
     for member in client.zrangebyscore(KEY, now - EXPIRES, now + EXPIRES):
         kind = bytes(member).decode().partition(" ")[0]
         found[kind] = found.get(kind, 0) + 1

@@ -19,13 +19,13 @@ HEAD_BYTES = 32 * 1024
 """Approximate maximum length of the head of a request: the server checks it after each read."""
 
 POSTGRES = {"lock_timeout": 5, "statement_timeout": 10, "idle_in_transaction_session_timeout": 10}
-"""Limits that Postgres itself enforces while it runs."""
+"""Limits that Postgres itself enforces, unless it hangs."""
 
 POSTGRES_CONNECT = 5
 """Time to open a connection to Postgres."""
 
 POSTGRES_SILENCE = POSTGRES["statement_timeout"] + 2
-"""Time to wait for an answer of Postgres. A Postgres that hangs or is cut off does not end the wait itself."""
+"""Time to wait for an answer of Postgres. If Postgres hangs or is cut off, it cannot enforce its own limits."""
 
 POSTGRES_POOL = 10
 """Time to wait for a connection from the pool."""
@@ -40,7 +40,7 @@ REQUEST = 20
 """Time to answer a request that has arrived completely. After that, the server answers it with 503."""
 
 DRAIN = ANNOUNCED_IDLE + 1
-"""Time in which a stopping web process still takes requests. It answers them with `Connection: close`."""
+"""Maximum time in which a stopping web process still takes requests. It answers them with `Connection: close`."""
 
 STOP = DRAIN + HEAD + BODY + REQUEST + 3
 """Time after which a stopping web process is killed. By then it has answered every request that it accepted."""

@@ -10,7 +10,7 @@ from uuid import UUID
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 
 trace: ContextVar[str] = ContextVar("trace", default="")
-"""The trace id of the request, of 32 hexadecimal digits; empty outside any request."""
+"""The trace id of the request: 32 hexadecimal digits; empty outside a request."""
 
 order: ContextVar[UUID | None] = ContextVar("order", default=None)
 """The id of the order that this thread is placing; None if it places none."""

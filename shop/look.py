@@ -1,7 +1,7 @@
 """Check Postgres: whether it answers, and whether `DATABASE_POOLER` says correctly that there is a pooler or none.
 
-A pooler, such as PgBouncer, accepts connections while Postgres is down, and reports an old version of it. So the check
-runs a statement, and waits for the result for a limited time.
+A pooler, such as PgBouncer, accepts connections while Postgres is down, and reports the version that Postgres had
+before. So the check runs a statement, and waits for the result for a limited time.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def look(seconds: float, *, web: bool = True, **parameters: str) -> Look:
     except psycopg.Error as error:
         return Look(wrong=_refused(str(error)) if "unsupported startup parameter" in str(error) else "")
     version, writes, process, alter_role, in_force = row
-    # A pooler tells its clients a made-up process id, so the id in Postgres is another one.
+    # A pooler tells its clients a made-up process id, which differs from `pg_backend_pid()` in Postgres.
     if process != told and not settings.DATABASE_POOLER:
         return Look(version, writes, UNEXPECTED)
     if settings.DATABASE_POOLER and web:
@@ -78,7 +78,7 @@ def look(seconds: float, *, web: bool = True, **parameters: str) -> Look:
 def refuse_unknown_pooler(connection: BaseDatabaseWrapper, **_: Any) -> None:
     """Check the first connection of a process for a pooler that the settings do not name.
 
-    Behind it, a process could run prepared statements of other clients.
+    Behind such a pooler, a process could run prepared statements of other clients.
 
     Raises:
         ImproperlyConfigured: there is a pooler, and `DATABASE_POOLER` is not set.
@@ -98,7 +98,7 @@ def _refused(error: str) -> str:
 
 
 def _without_limits(in_force: dict[str, int], alter_role: str) -> str:
-    """Return how to set the limits that are not in force; empty if all of them are.
+    """Return how to set the limits that are not in force; empty if all limits are in force.
 
     Args:
         in_force: milliseconds by the name of the limit; 0 if there is no limit.

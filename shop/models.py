@@ -19,12 +19,12 @@ from inventory.strategies import registry
 
 
 def strategy_choices() -> list[tuple[str, str]]:
-    """Return the names of the strategies, as choices. A function, so that a new strategy needs no migration."""
+    """Return the names of the strategies, as choices. The field names this function, so new names need no migration."""
     return [(name, name) for name in registry.NAMES]
 
 
 def default_currency() -> str:
-    """Return the currency of new sales. A function, so that a change of the setting needs no migration."""
+    """Return the currency of new sales. The field names this function, so a changed setting needs no migration."""
     return str(settings.CURRENCY)
 
 
@@ -240,10 +240,11 @@ class Order(models.Model):
         REFUNDED = "refunded"
 
     STANDING = (State.PENDING, State.PAID)
-    """The states in which an order's units count as sold, apart from returned units."""
+    """The states in which the units of an order count as sold. Returned units do not count."""
 
     id = models.UUIDField(primary_key=True, editable=False)
-    # No index: the unique constraint begins with the customer, and each further index costs a write per order.
+    # Do not add an index: the index of the unique constraint begins with the customer, and each further index costs one
+    # more write per order.
     customer = models.ForeignKey(
         settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="orders", db_index=False
     )
@@ -292,7 +293,7 @@ class OrderItem(models.Model):
 
     @property
     def shown_name(self) -> str:
-        """The name in the language of the page. If the product has another name by now, the name in the order."""
+        """The name in the language of the page. If the product was renamed since, the name at the time of the order."""
         return self.product.shown_name if self.product.name == self.name else self.name
 
 
@@ -345,7 +346,7 @@ class Payment(models.Model):
 class Refund(models.Model):
     """Money of a payment that has to be sent back to the customer. It is due until `sent_at` is set.
 
-    A chargeback counts as sent.
+    A chargeback is a refund, too. It is marked as sent from the start, because the customer has the money.
     """
 
     payment = models.ForeignKey(Payment, on_delete=models.PROTECT, related_name="refunds")
@@ -414,7 +415,7 @@ class SignOut(models.Model):
 class UnmatchedReport(models.Model):
     """A report of the payment provider that does not fit an order, its amount or its currency. An operator settles it.
 
-    After that, only the reason (by a repeated delivery) and the settlement of the row change.
+    Only two things in a row change: the reason, when the provider sends the report again, and the settlement.
     """
 
     digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the report.")
@@ -439,7 +440,7 @@ class UnmatchedReport(models.Model):
 
 
 class Allowance(models.Model):
-    """The units of a sku in a customer's orders in a sale, without returned units. Counted even if no limit is set."""
+    """The units of a sku in a customer's orders in a sale, without returned units. They count even without a limit."""
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE, db_index=False)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)

@@ -20,8 +20,9 @@ from shop.sold import saved, taken
 
 logger = logging.getLogger(__name__)
 
-# When two sales have a sku, the one that opens first sells it. It comes last here, so it overwrites the other. This is
-# plain SQL, because each reconciliation runs it four times, and the search of the lab reconciles thousands of times.
+# When two sales have a sku, the sale that opens first sells it. Its row comes last, so it overwrites the other sale in
+# the dictionary. Use plain SQL, because it is fast: each reconciliation runs this four times, and the search of the lab
+# reconciles thousands of times.
 SELLERS = """
     SELECT sku, strategy
       FROM shop_saleitem
@@ -105,7 +106,7 @@ def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
 
 
 def sellers() -> dict[str, str]:
-    """Return the strategy that sells each sku, by sku. Sales count while they are open, and preheated ones before."""
+    """Return the strategy that sells each sku, by sku. Open sales count, and coming sales whose stock is loaded."""
     with connection.cursor() as cursor:
         cursor.execute(SELLERS)
         return dict(cursor.fetchall())

@@ -1,9 +1,9 @@
 """Connections to Redis that keep few threads waiting while Redis hangs.
 
 A server that hangs accepts connections but answers no command. Each request that needs Redis would keep its thread
-until the client's timeout, and requests that need no Redis would find no free thread. So after one timeout, only one
-request at a time tries to connect. The others fail at once, as they do when Redis is down. Connections that are already
-open are still used: each may cost one more timeout.
+until the client's timeout, and requests that do not need Redis would find no free thread. So after one timeout, only
+one request at a time tries to connect. The other requests fail at once, as they do when Redis is down. Connections that
+are already open are still used: each of them may cost one more timeout.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from inventory.outages import Breaker
 from shop import limits
 
 SLOW = limits.REDIS / 2
-"""Seconds after which a failed attempt to connect means that the server hangs, whatever the error.
+"""If an attempt to connect fails after at least this number of seconds, the server counts as hanging.
 
-A shorter failure says nothing, because a lock gives its connections less time near the end of its lease. A failed name
-lookup, such as that of a stopped container, may take as long, too.
+The kind of error does not matter: a failed name lookup, such as the name of a stopped container, may take as long. A
+failure that takes less time proves nothing, because a lock gives its connections less time near the end of its lease.
 """
 breaker = Breaker(2 * limits.REDIS, retry=0.1)
 """The circuit breaker that is open while Redis hangs.
@@ -30,7 +30,7 @@ breaker = Breaker(2 * limits.REDIS, retry=0.1)
 
 
 class _Sparing:
-    """A connection that refuses to open while Redis hangs. It makes an exception for one caller at a time."""
+    """A connection that refuses to open while Redis hangs. Only one caller at a time may try to open a connection."""
 
     def connect_check_health(self: Any, *arguments: Any, **options: Any) -> None:
         if self._sock:

@@ -24,6 +24,6 @@ def saved(requests: Collection[UUID]) -> set[UUID]:
     if not requests:
         return set()
     with connection.cursor() as cursor:
-        # One array, since a statement takes at most 65,535 parameters and a queue may be longer.
+        # Pass one array: a statement takes at most 65,535 parameters, and a queue may have more orders.
         cursor.execute(SAVED, [list(requests)])
         return {order_id for (order_id,) in cursor.fetchall()}

@@ -303,7 +303,7 @@ def _refusal(
 
 
 def _wants_page(scope: Any) -> bool:
-    """Return whether a browser loads a page: its Accept header then names HTML. nginx.conf has the same rule."""
+    """Return whether a browser loads a page: Accept names HTML, and the path is not of the API. As in nginx.conf."""
     path = scope.path
     if path.startswith("/api/") or path == "/api" or path.endswith(".json"):
         return False

@@ -1,7 +1,7 @@
 """Template tags and filters of several pages.
 
-Links to the repository are tags instead of context variables, because error pages have no request, and context
-processors need one.
+Links to the repository are tags instead of context variables. Context processors need a request, and error pages have
+none.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from shop.sales import offers
 LAST_SPANS_MS = 2000
 """Maximum milliseconds for which an ending process waits until the collector has its last spans."""
 SLUG = re.compile("(?<=^/sales/)[^/]+")
-"""The slug of the sale in a path. It is replaced in names of spans."""
+"""Pattern of the slug of the sale in a path. Names of spans contain a placeholder instead of the slug."""
 NAME = "last-unit"
 HEADER = "traceparent"
 NO_MESSAGES: Mapping[str, Any] = {"record_exception": False, "set_status_on_exception": False}
@@ -95,7 +95,7 @@ class Tracer(Observer):
             start_time=_wall_clock(request.at),
         )
         with trace.use_span(span, end_on_exit=True, **NO_MESSAGES):
-            span.add_event("thread")  # The time before this event is the wait for a thread.
+            span.add_event("thread")  # Until this event, the request has waited for a thread.
             yield
             span.set_attribute("http.response.status_code", request.status)
             if request.status >= 500:
@@ -136,7 +136,7 @@ class Tracer(Observer):
             self._tracer.start_span("wait for batch", start_time=_wall_clock(since)).end(_wall_clock(until))
 
     def committed(self, seconds: float) -> None:
-        # If the last statement began within this time, it has committed by itself, and has a span already.
+        # If a statement began within the last `seconds`, it was in autocommit, and its own span covers the commit.
         if time.monotonic() - seconds > getattr(self._held, "statement_began", 0.0):
             self._ended_now("COMMIT", seconds, {"db.system.name": "postgresql"})
 
@@ -230,7 +230,7 @@ def _is_traced() -> bool:
 
 
 def _context(traceparent: str) -> Context:
-    # The log ignores other headers, too. The trace then has the id that the log has made.
+    # Ignore an invalid header, as the log does. The trace then gets the id that the log has made.
     if not log_context.TRACEPARENT.fullmatch(traceparent):
         return Context()
     return _propagator.extract({HEADER: traceparent}, Context())

@@ -16,7 +16,7 @@ from servers.status import Status
 from shop.runtime.servers import line_of, ours, require_answers, statuses
 
 SUPERVISOR = ["-m", "servers"]
-"""First arguments of the process that `servers start` leaves behind, see `servers/supervisor.py`."""
+"""First arguments of the process that `servers start` starts and leaves running, see `servers/supervisor.py`."""
 
 
 def program_that_runs(folder: RunFolder) -> str:
@@ -26,7 +26,7 @@ def program_that_runs(folder: RunFolder) -> str:
         return ""
     try:
         _, *words = psutil.Process(owner.pid).cmdline()
-    except (psutil.Error, ValueError):  # It has just ended.
+    except (psutil.Error, ValueError):  # The program has just ended.
         return ""
     return "" if words[:2] == SUPERVISOR else shlex.join(words)
 
