@@ -1,9 +1,9 @@
-// Roles and names that the theme of the admin leaves out, for screen readers.
+// Add roles and names for screen readers that the theme of the admin leaves out.
 
 document.addEventListener("DOMContentLoaded", () => {
-  // Each page has one main part. The page of the log-in has no sidebar beside it.
+  // Each page has one main part. Its id differs on the log-in page, which has no sidebar.
   (document.getElementById("main") ?? document.getElementById("page"))?.setAttribute("role", "main");
-  // Add this listener here, after those of the scripts that add these elements.
+  // Add this listener here, so that it runs after the listeners that add these elements.
   addEventListener("load", () => {
     for (const tip of document.querySelectorAll(".help-tooltip[aria-label]")) tip.setAttribute("role", "img");
     const scrolled = document.querySelectorAll(".simplebar-content-wrapper[role=region]");

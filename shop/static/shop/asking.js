@@ -40,8 +40,8 @@ export async function ask(address, options = {}) {
   }
 }
 
-// Return the pause in milliseconds that a response asks for; 0 if it names no number of seconds. A CDN or a firewall may
-// send a date instead, or a pause that a buyer would not wait for.
+// Return the pause in milliseconds that a response asks for, at most `LONGEST_WAIT`. Return 0 if Retry-After does not
+// contain a number of seconds. A CDN or a firewall may send a date instead, or a pause that is too long for a buyer.
 export function retryAfter(headers) {
   const seconds = headers.get("Retry-After");
   return /^\d+$/.test(seconds) ? Math.min(LONGEST_WAIT, 1000 * seconds) : 0;

@@ -1,6 +1,6 @@
-// The script of the order form, which buys without it, too. With it, the form and the button of the sale's page share one
-// idempotency key: if that button has sent an order that has no result yet, the form sends the same key and buys no
-// second time. It is no module, so that it is ready before the form is shown.
+// The script of the order form. The form also works without this script. With the script, the form and the button of
+// the sale's page share one idempotency key: if the button has sent an order that has no result yet, the form sends the
+// same key. So the buyer does not buy twice. The script is not a module, so that it is ready before the form is shown.
 
 const intents = import("./intents.js");
 intents.catch(() => {}); // Each press handles the error; this only prevents an unhandled-rejection warning.
@@ -22,7 +22,7 @@ document.addEventListener("submit", async (event) => {
     key.value = intent.key;
     tabs.postMessage(name);
   } catch {
-    // This browser can store nothing, or the module does not come, so the form buys with its own key.
+    // This browser cannot store the intent, or the module did not load. So the form buys with its own key.
   }
   form.submit();
 });

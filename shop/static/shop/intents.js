@@ -3,9 +3,9 @@
 const hexadecimal = (byte) => byte.toString(16).padStart(2, "0");
 export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), hexadecimal).join("");
 
-// Intents are in IndexedDB, because its write transactions run one after another in all tabs. With localStorage, a tab
-// sees another tab's change only a moment later, even under a lock. So pressing Buy in two tabs at once would buy
-// twice.
+// Store intents in IndexedDB, because its write transactions run one after another, in all tabs together. With
+// localStorage, a tab sees the change of another tab only a moment later, even under a lock. So a buyer who presses Buy
+// in two tabs at once would buy twice.
 const database = new Promise((resolve, reject) => {
   const request = indexedDB.open("last-unit", 1);
   request.onupgradeneeded = () => request.result.createObjectStore("intents");

@@ -14,7 +14,8 @@ function begin(root) {
   count();
 }
 
-// `left` is the time in milliseconds that is left by the shop's clock. The clock of the device may be changed meanwhile.
+// `left` is the time left in milliseconds, by the shop's clock. Do not use the clock of the device, because it may be
+// changed while the page is open.
 function setTimer(timer, left) {
   timer.until = local() + Number(left);
   timer.over = false;
@@ -66,7 +67,7 @@ async function look() {
     begin(found);
     announce(found.querySelector("h1").textContent);
   } else {
-    // A device that was asleep has counted too slowly.
+    // Set the timers again, because a device that was asleep has counted too slowly.
     const timers = order.querySelectorAll("[data-left]");
     found.querySelectorAll("[data-left]").forEach((timer, at) => setTimer(timers[at], timer.dataset.left));
   }

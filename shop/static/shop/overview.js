@@ -2,11 +2,11 @@
 // tab is hidden.
 
 const PAUSE = 1000; // milliseconds between a response and the next request
-// A healthy shop answers well within this time. After that, the figures are marked as old, and the page asks the health
-// check whether to raise an alert. It does not give up the request: in a shop with very many orders a healthy answer
-// may take longer, because Postgres has 10 s for the audit.
+// Milliseconds within which a healthy shop usually answers. After that, the page marks the figures as old, and asks the
+// health check whether to raise an alert. The page still waits for the answer: in a shop with very many orders, it may
+// take longer without a fault, because Postgres has 10 s for the audit.
 const LATE = 3000;
-const ANSWER_WITHIN = 12_000; // the audit's 10 s, and time for the rest
+const ANSWER_WITHIN = 12_000; // timeout in milliseconds: the audit's 10 s, and time for the rest
 
 const page = document.getElementById("overview");
 const message = page.querySelector("[data-message]");
@@ -21,7 +21,7 @@ function showAge() {
   age.textContent = `These figures are ${Math.round((performance.now() - shownAt) / 1000)} s old.`;
 }
 
-// Mark the figures as old and show their age, or end that.
+// If `old` is true, mark the figures as old and show their age. Otherwise remove the mark and the age.
 function markOld(old) {
   page.classList.toggle("live-old", old);
   clearInterval(ticking);
@@ -39,7 +39,7 @@ async function isHealthy() {
   }
 }
 
-// Raise the alert when the health check fails while this request has no answer.
+// While the request has no answer, mark the figures as old, and raise the alert if the health check fails.
 async function watch(request) {
   while (asking === request) {
     markOld(true);
@@ -76,7 +76,7 @@ async function refresh() {
 }
 
 const shown = {};
-// The text of an alert without its figures. A number in a name, such as in "sku-1", is no figure.
+// Return the text of an alert without its figures. A number in a name, such as in "sku-1", is not a figure.
 const words = (alert) => alert.textContent.replace(/(?<![\w-])[+-]?\d+/g, "");
 
 // Replace a part if it has changed. If a link in it has the focus, give the focus to the same link in the new part.
@@ -86,7 +86,7 @@ function show(name, html) {
   shown[name] = html;
   const focused = place.contains(document.activeElement) && document.activeElement.getAttribute("href");
   const { content } = Object.assign(document.createElement("template"), { innerHTML: html });
-  // A screen reader reads out each inserted alert. Do not repeat one in which only a figure has changed.
+  // A screen reader reads out each inserted alert. Keep it from reading an alert again if only a figure has changed.
   const told = new Set(Array.from(place.querySelectorAll("[data-alert]"), words));
   for (const alert of content.querySelectorAll("[data-alert]")) if (told.has(words(alert))) alert.removeAttribute("role");
   place.replaceChildren(content);

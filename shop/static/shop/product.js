@@ -14,7 +14,7 @@ const LONGEST_PAUSE = 15_000;
 // Milliseconds after "sold out" in which the page's figures may be older than the refusal: a web server caches them for
 // 2 s, the proxy for 1 s, and this page for up to 2.5 s. Until then, the button must not show "Buy" again.
 const SETTLED = 6000;
-const LONG_AGO = 900_000; // milliseconds after which a page that is opened again does not send an unanswered press
+const LONG_AGO = 900_000; // milliseconds: a page that is opened again sends no unanswered press that is older
 const OPENING = 3000; // milliseconds around the opening in which servers may disagree whether the sale is open
 
 const backoff = (failures) => Math.random() * Math.min(LONGEST_PAUSE, 500 * 2 ** failures);
@@ -68,7 +68,7 @@ export class Product {
     if (name === this.name) this.intent = intent;
   }
 
-  // The waiting room has admitted the customer, so an earlier refusal for this reason is over.
+  // The waiting room has admitted the customer, so forget a refusal that sent them to the waiting room.
   admitted() {
     if (this.refusal?.type === "waiting-room") this.refusal = null;
   }
@@ -129,22 +129,22 @@ export class Product {
   }
 
   // Store the intent before the request is sent. If another tab has stored a newer intent that this tab has not shown
-  // yet, show that one instead, because the buyer has not agreed to buy twice.
+  // yet, show that newer intent instead, because the buyer has not agreed to buy twice.
   async begin() {
     const { body, shown } = this.wanted;
     const { name } = this;
     try {
       const intent = await keep(name, (kept) => {
         if (kept && JSON.stringify(kept) !== shown) return kept;
-        // Use the same key until it has an order, also after a refusal. If an earlier attempt whose response was lost
-        // has bought after all, the next press finds that order and does not buy again.
+        // Use the same key until it has an order, even after a refusal. The response of an earlier attempt may be lost
+        // although that attempt has bought. Then the next press finds that order and does not buy again.
         const used = !kept || kept.order || kept.spent;
         return { key: used ? newKey() : kept.key, body, at: clock.now(), done: false };
       });
       if (name === this.name) this.intent = intent;
       tabs.postMessage(name);
     } catch {
-      this.form.submit(); // This browser can store nothing, so buy with the form, whose key is in its URL.
+      this.form.submit(); // This browser cannot store intents, so buy with the form, whose key is in its URL.
     }
     this.wanted = null;
     this.failures = 0;
@@ -194,7 +194,7 @@ export class Product {
 
   async refused(name, key, type, problem) {
     const price = problem.items?.find((item) => item.product === this.id)?.price;
-    // Without `left`, some units are left, and the sale does not show how many.
+    // If the problem has no `left`, some units are left, and the sale does not show how many.
     if (type === "sold-out" && problem.left === 0) this.emptyUntil = local() + SETTLED;
     else if (name === this.name) this.refusal = { ...problem, type, price };
     if (type === "waiting-room" && name === this.name) {
@@ -238,7 +238,7 @@ export class Product {
     const { name } = this;
     const { key, order, at, location } = this.intent ?? {};
     if (this.active && !location && clock.now() - at > LONG_AGO) {
-      // The buyer may not want it any more. The key stays: if the shop has the order, the next press finds it.
+      // The buyer may not want to buy any more. Keep the key: if the shop has the order, the next press finds it.
       this.refusal = { type: "long-ago" };
       await this.change(name, key, { done: true });
     }

@@ -1,5 +1,5 @@
-// The script of a sale's page. It reacts to changes of the sale, in other tabs, and of the connection. Each product has
-// a button that buys it (product.js). view.js decides what the button shows.
+// The script of a sale's page. It reacts when the sale changes, when another tab changes an intent, and when the
+// browser is online again. Each product has a button that buys it (product.js). view.js decides what the button shows.
 
 import { ask, clock } from "./asking.js";
 import { tabs } from "./intents.js";
@@ -38,7 +38,7 @@ function changed(before, sale) {
   // The opening time has changed, so the pause that the shop set for the next poll is wrong.
   else if (visit.room && before.opens_at !== sale.opens_at) visit.lookAgain(pollPause(visit.room.entered));
   const toOpening = Date.parse(sale.opens_at) - clock.now();
-  // Get a token in the minute before the opening, so that the first order need not wait for one.
+  // Get a token in the minute before the opening, so that the first order need not wait for a token.
   if (visit.login && toOpening > 0 && toOpening < 60_000) visit.identify(120_000);
   visit.products.filter((each) => each.overdue).forEach((each) => each.resume());
 }

@@ -29,7 +29,7 @@ function reason({ refusal, atLimit }) {
 
 // Return what the buyer sees now. `label`: the text of the button; without a label, the button is hidden. `press`:
 // whether the button can be pressed. `link`: a link beside or instead of the button. `guest`: whether the visitor may
-// buy as a guest. `note`: the sentence below.
+// buy as a guest. `note`: the sentence below the button.
 export function view(product) {
   const { item, empty } = product;
   const { sale, login, room } = visit;

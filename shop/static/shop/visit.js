@@ -5,7 +5,7 @@ import { page } from "./page.js";
 
 // The value of the cookie `login`, which differs for each customer; undefined without a log-in. See login_hint.py.
 const hint = () => /(?:^|; )login=([^;]+)/.exec(document.cookie)?.[1];
-const NOBODY = { status: 200, body: { access: null } }; // what the shop would respond to a visitor without this cookie
+const NOBODY = { status: 200, body: { access: null } }; // the shop's response to a visitor who is not logged in
 
 class Visit {
   sale; // the latest figures, from now.json
@@ -23,9 +23,9 @@ class Visit {
   get authorization() { return { Authorization: `Bearer ${this.login?.access}` }; }
   get knowsRoom() { return Boolean(this.room || this.#roomTimer); }
 
-  // Return the login, with a token that is valid for at least `margin` milliseconds; undefined if the server
-  // issues none. This sends a request only if there is a log-in without a valid token. So a crowd that only watches sends
-  // none.
+  // Return the login, with a token that is valid for at least `margin` milliseconds. Return null if nobody is logged
+  // in, and undefined if the server sends no token. This sends a request only if the browser has a log-in and this page
+  // has no valid token. So a crowd that only watches sends no request.
   async identify(margin = 0) {
     if (this.login && hint() === this.#hint && local() + margin < this.login.until) return this.login;
     this.#identifying ??= this.#newLogin().finally(() => { this.#identifying = null; });
@@ -42,14 +42,14 @@ class Visit {
     const customer = answer.body.customer ?? known;
     const another = access && customer !== before;
     const intents = another ? await Promise.all(this.products.map((each) => each.load(customer))) : [];
-    // Change login and intents at once: an order of the one customer must not be sent with the token of the other.
+    // Change login and intents together: the order of one customer must not be sent with the token of another customer.
     this.login = access && { access, guest, until: local() + 900 * seconds };
     this.customer = customer;
     this.#hint = found;
     this.products.forEach((each, at) => {
       if (another) each.intent = intents[at];
       else if (!access && !each.active) each.intent = null;
-      if (known !== undefined && customer !== known) each.wanted = null; // Another customer has pressed.
+      if (known !== undefined && customer !== known) each.wanted = null; // The previous customer has pressed.
     });
     if (!access || another) {
       this.room = null;
@@ -58,7 +58,7 @@ class Visit {
     return this.login;
   }
 
-  // Get a new token before the next request, because the shop has refused this one or may say more about the customer.
+  // Get a new token before the next request: the shop has refused the token, or the customer may no longer be a guest.
   endToken() {
     if (this.login) this.login.until = 0;
   }

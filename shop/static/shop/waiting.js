@@ -1,8 +1,8 @@
 // The script of a waiting room's page. It polls the visitor's place at the interval that the shop sets, and opens the
 // page of the sale when it is their turn. Entering the room is a form, which needs no script.
 //
-// The minutes of a turn begin with the poll that finds it. A hidden page does not send that poll: it says in its title
-// that it is the visitor's turn, and polls when they return to it. Their place is kept until then.
+// A turn begins when a poll finds that the visitor is admitted. A hidden page does not send this poll: its title says
+// that it is the visitor's turn, and it polls when the visitor returns. The visitor keeps their place until then.
 
 import { ask, local } from "./asking.js";
 import { about, fill, page, show, pollPause } from "./page.js";
@@ -22,7 +22,7 @@ let opensAt = page.opensAt;
 let access = ""; // token of the API
 let failures = 0;
 let timer = 0;
-let polled = local(); // time of the latest poll; the server has polled for the first time
+let polled = local(); // time of the latest poll; the first poll was made by the server, for this page
 let polling = false;
 let turnAt = turnOf(page); // time at which the turn comes, by the latest estimate
 
@@ -36,7 +36,7 @@ function showTitle(name, standing) {
 }
 
 function render(standing) {
-  // A visitor who had a place and has none now has lost it.
+  // If the visitor had a place and has no place now, they have lost it.
   if (standing.state !== "outside") state = standing.state;
   else if (state !== "outside") state = "lost";
   entered = standing.entered;
@@ -54,8 +54,8 @@ function render(standing) {
   }
 }
 
-// Return the visitor's place; undefined without a response. Return null if they have to log in again or the sale is
-// over: reloading the page then shows which.
+// Return the visitor's place; undefined without a response. Return null if the visitor has to log in again, or if the
+// sale is over: the caller then reloads the page, which shows the reason.
 async function look({ again = true } = {}) {
   if (!access) {
     const answer = await ask(page.token);
@@ -84,8 +84,8 @@ async function poll() {
   polling = false;
   if (standing === null) return location.reload();
   if (standing?.state === "admitted") {
-    // Right after the opening, or if the rate has risen, the turn begins before the page expects it. Stay: the title of
-    // the sale's page would not say so.
+    // The turn may begin before the page expects it: right after the opening, or if the rate has risen. If the page is
+    // hidden, stay on it, because the title of the sale's page would not say that it is the visitor's turn.
     if (document.hidden) return showTitle("admitted", {});
     return location.replace(page.sale);
   }
@@ -100,8 +100,8 @@ function later(seconds) {
   timer = setTimeout(poll, 1000 * seconds);
 }
 
-// Poll the figures of the sale, which are the same for all visitors. The next poll of the place may be an hour away, so
-// without this, the page would not notice a change of the opening time.
+// Poll the figures of the sale, which are the same for all visitors. So the page notices a change of the opening time,
+// although the next poll of the place may be an hour away.
 async function news() {
   const answer = await ask(page.now, { cache: "no-cache" });
   if (answer?.status === 200) {
