@@ -1,11 +1,13 @@
 -- Find a customer's place in the line of a sale. If ARGV[8] is "1", give the customer a place if they have none.
 --
 -- The number of admitted places is computed from the time and the rate, so no process has to admit customers. A call
--- that does not enter only writes when the customer's turn begins, or has to wait for others who have come back.
+-- that does not enter writes only in three cases: the customer's turn begins; the turn has to wait because too many
+-- admitted customers have come back at once; or the sale has another opening time or rate than at the last call.
 --
--- A turn begins when its customer learns of it, so customers who were away keep their admission. Each turn takes one
--- token. `rate` tokens arrive per second, and only those of a few seconds are kept. So customers who come back all at
--- once, for example after an outage, begin at that rate, too. Those who stay away take no token.
+-- A turn begins when its customer learns that they are admitted. So customers who were away keep their admission.
+-- Each turn takes one token. `rate` tokens arrive per second, and only the tokens of a few seconds are kept. So if
+-- customers come back all at once, for example after an outage, their turns also begin at this rate. Customers who stay
+-- away take no token.
 --
 -- KEYS[1]  places: sorted set of customers. A score below 1 is from the draw before the opening. A higher score is the
 --          number of an arrival after the opening.
@@ -48,7 +50,7 @@ end
 local known =
     redis.call('HMGET', gate, 'opens_at', 'base', 'since', 'rate', 'tokens', 'filled', 'late', 'late_at')
 local base, since = tonumber(known[2]), tonumber(known[3])
--- The gate of an older version has no tokens yet.
+-- A gate that an older version of the shop has written has no tokens yet.
 local tokens, filled = tonumber(known[5]) or 0, tonumber(known[6]) or since
 local late, late_at = tonumber(known[7]) or 0, tonumber(known[8]) or now
 local function refill(by_rate)
@@ -79,7 +81,7 @@ elseif known[4] ~= ARGV[6] then
     save_tokens()
 end
 refill(rate)
--- A late customer looks again after about `keep`, and is counted again. Count down over the same time.
+-- A late customer calls again after about `keep` ms, and is then counted again. So let the old count decay over `keep`.
 late, late_at = late * math.exp(math.min(0, late_at - now) / keep), math.max(late_at, now)
 
 local ends = rank and tonumber(redis.call('HGET', turns, customer))
@@ -94,7 +96,7 @@ end
 local new = enters and not rank
 if new then
     local given = redis.call('ZCARD', places)
-    -- Keep unused admissions of one second only. Otherwise a crowd that comes to a quiet room would be admitted at
+    -- Keep unused admissions of only one second. Otherwise a crowd that comes to a quiet room would be admitted at
     -- once.
     if admitted() > given + rate then
         count_from(given + rate, math.max(now, since))
@@ -109,12 +111,12 @@ if rate > 0 and rank and not ends and rank + 1 <= admitted() then
         ends = now + turn
         write('HSET', turns, customer, exact(ends))
     else
-        -- In a crowd the pauses are longer than `keep`, so each look counts for more. There cannot be more late
-        -- customers than admitted places without a turn.
+        -- In a crowd, customers poll less often than every `keep` ms, so each poll stands for more than one late
+        -- customer. There cannot be more late customers than admitted places without a turn.
         local unused = math.min(math.floor(admitted()), redis.call('ZCARD', places)) - redis.call('HLEN', turns)
         late = math.min(late + math.max(1, late / looks * 1000 / keep), math.max(1, unused))
-        -- Admit no further places until those who are before them in the line have begun. Otherwise both would compete
-        -- for the tokens, and chance would decide.
+        -- Admit no further places for `keep` ms, so that late customers, who are before them in the line, can begin.
+        -- Otherwise both would compete for the tokens, and chance would decide.
         count_from(admitted(), math.max(since, now + keep))
     end
     save_tokens()
