@@ -1,4 +1,4 @@
-# Every target makes .venv first when it is missing or older than its requirements.
+# Every target first makes .venv if .venv is missing or older than its requirements.
 PYTHON ?= python3
 PORT ?= 8000
 ROUNDS ?= 1
