@@ -1,10 +1,10 @@
 """Limits on the time and the bytes of one request. All times are in seconds."""
 
 HEAD = 10
-"""Time from the connection or the last response to the end of a request's head. Idle connections are closed then."""
+"""Time from the connection or the last response to the end of a request's head. Then the server cuts the connection."""
 
 ANNOUNCED_IDLE = 2
-"""The idle time in the Keep-Alive header. It is shorter than `HEAD`, so no client that observes it is cut off."""
+"""The idle time in the Keep-Alive header. It is shorter than `HEAD`, so a client that obeys it is not cut off."""
 
 BODY = 10
 """Time for a client to send the body, after the head. The request gets a thread only when its body is complete."""

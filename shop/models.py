@@ -38,7 +38,7 @@ RANDOM_SLUG = Left(MD5(Cast(Random(), models.TextField())), 8)
 
 
 def in_language(text: str, chinese: str) -> str:
-    """Return the Chinese text if the page is in Chinese and there is one, and the other text otherwise."""
+    """Return `chinese` if the page is in Chinese and this text is not empty; otherwise return `text`."""
     return chinese if chinese and get_language() == "zh-hans" else text
 
 
@@ -170,7 +170,7 @@ class Sale(models.Model):
         return self.name
 
     def save(self, *args: Any, **options: Any) -> None:
-        """Save a sale, but keep the times of preheating and pausing in the table, which only `shop.sales` may change.
+        """Save a sale, except for its times of preheating and pausing, which only `shop.sales` may change.
 
         Raises:
             ValidationError: the strategy was changed after the old one may have taken stock, or the currency was
@@ -403,7 +403,10 @@ class Guest(models.Model):
 
 
 class SignOut(models.Model):
-    """How often a user has signed out everywhere. Each time, all tokens of the user become invalid."""
+    """How often a user has signed out everywhere. Each time, the session in their older tokens ends.
+
+    See `shop.accounts.tokens`.
+    """
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True)
     times = models.PositiveIntegerField(default=0)

@@ -55,7 +55,7 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         grace: age in seconds from which a reservation without an order is released; None means `RECONCILE_GRACE`.
 
     Raises:
-        RedisError, django.db.Error: a server does not answer. All other repairs were tried; the successful ones stay.
+        RedisError, django.db.Error: a server does not answer. All other repairs were tried; successful repairs stay.
         Exception: the first error of another kind, after all repairs were tried.
     """
     unexpected: Exception | None = None
@@ -89,7 +89,7 @@ def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
     try:
         before = broken()
     except DatabaseError as error:
-        # The audit reads all orders, so a large shop may exceed a time limit of Postgres. Repair all the same.
+        # The audit reads all orders, so a large shop may exceed a time limit of Postgres. Repair anyway.
         if is_away(error):
             raise
         unaudited = error

@@ -72,7 +72,7 @@ class AccountAdapter(DefaultAccountAdapter):
         return user if isinstance(user, User) else None
 
     def get_client_ip(self, request: HttpRequest) -> str:
-        """Return the IP address of the client. allauth limits requests by it, as the shop limits password guesses."""
+        """Return the IP address of the client. allauth limits requests by this address, as the shop limits guesses."""
         return address_of(request)
 
     def get_login_stages(self) -> list[str]:
@@ -104,7 +104,7 @@ class AccountAdapter(DefaultAccountAdapter):
     def get_email_verification_redirect_url(self, email_address: EmailAddress) -> str:
         """Return the page to show after an address is confirmed.
 
-        In the browser that signed up, it is the log-in page, which leads back to the sale.
+        In the browser that signed up, the page is the log-in page, which leads back to the sale.
         """
         page = self.request.session.pop(SIGNED_UP_ON, "")
         if page and not self.request.user.is_authenticated:
@@ -187,7 +187,7 @@ def with_links(context: dict[str, Any], origin: str) -> dict[str, Any]:
 
 
 def account_name(username: str, email: str) -> str:
-    """Return the user name for what a person typed at the log-in: a user name or a confirmed e-mail address.
+    """Return the user name for a log-in with a user name, or with a confirmed e-mail address.
 
     Args:
         username: the typed text.

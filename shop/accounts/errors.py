@@ -26,7 +26,7 @@ class HashingBusy(NotNow):
 
 
 class TriesUnderWay(NotNow):
-    """Other passwords for this account or IP address are being checked, and reach its limit. Try again in a second."""
+    """Running checks of other passwords use up the limit of this account or IP address. Try again in a second."""
 
     def __init__(self) -> None:
         super().__init__("Other log-ins to this account or from this address are being checked. Try again.", wait=1)

@@ -22,7 +22,7 @@ LABELS = {
 
 
 class Labelled:
-    """A form whose fields have the labels in `LABELS`."""
+    """Mixin for forms: gives the fields the labels in `LABELS`."""
 
     fields: dict[str, Any]
 

@@ -19,7 +19,7 @@ from django.conf import settings
 from django_redis import get_redis_connection
 
 WINDOW = 900
-"""Seconds after the first guess until a count is deleted, so that all guesses are allowed again."""
+"""Seconds until a count of guesses expires, from its first guess. Then all guesses are allowed again."""
 
 KNOWN_FOR = 7 * 24 * 3600
 """Seconds after a log-in for which the IP address stays known to the account."""

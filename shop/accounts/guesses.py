@@ -78,7 +78,7 @@ class GuardedBackend(ModelBackend):
 def forgive(request: HttpRequest, username: str) -> None:
     """Clear an account's count of wrong passwords at the IP address from which a new password was set.
 
-    Counts of other addresses stay, and so does the count of this address over all accounts.
+    The account's counts at other addresses stay. The count of this address for all accounts stays, too.
     """
     tried = Try.of(username, address_of(request))
     local.forgive(tried)

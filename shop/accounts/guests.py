@@ -78,8 +78,8 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
     guest.email = email
     try:
         with transaction.atomic():
-            # Forget an address that they have mistyped before, unless they confirm it at this moment. Lock it before
-            # the user, as the confirmation does.
+            # Delete an address that the guest has mistyped before, unless they confirm it at this moment. Lock the
+            # address before the user, as the confirmation does.
             unconfirmed = EmailAddress.objects.select_for_update().filter(user=guest.user, verified=False)
             for mistyped in unconfirmed.exclude(email=email.lower()):
                 mistyped.delete()
@@ -87,8 +87,8 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
             guest.save(update_fields=["email"])
     except IntegrityError as error:
         raise NameTaken from error
-    # Keep the key of the session. If the mail cannot be sent, the response has status 503, with which Django sends no
-    # cookie. A new key would log the guest out, and they would lose sight of their orders.
+    # Keep the key of the session. If the mail cannot be sent, the response has status 503, and Django sends no session
+    # cookie with it. So a new key would log the guest out, and the guest could no longer see their orders.
     request.session[HASH_SESSION_KEY] = guest.user.get_session_auth_hash()
     request.session.save()
     ask_to_confirm(request, guest)

@@ -11,7 +11,7 @@ from shop.models import BrowserSession
 
 
 class SessionStore(DatabaseStore):
-    """Django's session store in the database, which also writes the account into a column of its own."""
+    """Django's session store in the database. It also writes the account into a separate column."""
 
     @classmethod
     def get_model_class(cls) -> type[BrowserSession]:

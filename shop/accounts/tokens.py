@@ -150,7 +150,10 @@ def require_session(user: int, session: str | None) -> None:
 
 
 def sign_out_everywhere(users: Collection[int]) -> None:
-    """End all sessions of some accounts: their refresh tokens, access tokens and browser sessions."""
+    """End all sessions of some accounts, with their refresh tokens and browser sessions.
+
+    Access tokens can still place orders and enter waiting rooms until they expire.
+    """
     with transaction.atomic():
         SignOut.objects.bulk_create([SignOut(user_id=user) for user in users], ignore_conflicts=True)
         SignOut.objects.filter(user__in=users).update(times=F("times") + 1)

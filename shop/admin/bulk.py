@@ -114,8 +114,8 @@ def one_by_one(act: Callable[[Any], str | bool]) -> Act:
     """Return a function that runs `act` on each row of a batch.
 
     Args:
-        act: changes one row. It returns whether the row was changed, or a sentence that says why it cannot be. If it
-            raises `Failed`, the other rows are still tried.
+        act: changes one row. It returns whether the row was changed, or a sentence that says why it cannot be changed.
+            If it raises `Failed`, the other rows are still tried.
     """
 
     def act_on(batch: Sequence[Any], ends: float) -> BatchResult:

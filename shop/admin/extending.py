@@ -38,7 +38,7 @@ class ExtendingAdmin(CheckedAdmin):
 
     @unfold_action(description="Extend", url_path="extend", permissions=["change"], icon="more_time")
     def extend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the form, or move the closing time if it was sent. A form that is sent twice moves it once."""
+        """Show the form, or move the closing time if the form was sent. Sending the form twice moves it only once."""
         sale = self.get_object(request, object_id)
         if sale is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)

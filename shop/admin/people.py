@@ -32,7 +32,7 @@ def change_own_password(request: HttpRequest) -> HttpResponse:
     """Change the password of the operator. A wrong old password counts as a guess, as at the log-in.
 
     Raises:
-        TooManyGuesses, HashingBusy: nothing was changed.
+        TooManyGuesses, TriesUnderWay, HashingBusy: nothing was changed.
     """
     if request.method == "POST":
         old = request.POST.get("old_password", "")

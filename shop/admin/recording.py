@@ -28,7 +28,7 @@ The id of the order follows the prefix, so a form that is sent twice records one
 contain no slash, so they never begin with this prefix.
 """
 RECORDED = "Recorded a payment"
-"""Entry in the history of the order."""
+"""Text in the history of an order whose payment was recorded by hand."""
 EFFECTS = {
     Order.State.PENDING: "The order is then paid.",
     Order.State.PAID: "The order is already paid, so the money is then due for refund.",

@@ -78,7 +78,7 @@ class SaleForm(forms.ModelForm):
         return slug
 
     def _keep_the_opening(self, cleaned: dict[str, Any]) -> None:
-        """Refuse to change an opening time in the past to another one in the past.
+        """Refuse to change an opening time in the past to another time in the past, if the sale has a waiting room.
 
         The waiting room computes from the opening time how many customers it has admitted.
         """

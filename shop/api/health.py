@@ -20,7 +20,7 @@ from inventory.outages import ANSWERING, outages
 from shop.look import look
 
 TIMEOUT = 2
-"""Seconds to wait for each server. libpq accepts no shorter timeout, and `CACHES` sets the same one for Redis."""
+"""Seconds to wait for each server. libpq accepts no shorter timeout, and `CACHES` sets the same timeout for Redis."""
 
 
 TTL = 1.0

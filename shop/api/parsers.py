@@ -13,7 +13,7 @@ from shop import limits
 from shop.api.errors import BodyTooLarge
 
 MAX_BODY = limits.BODY_BYTES
-"""Maximum bytes of a body. The shop's web server has the same limit; behind another server, only this one applies."""
+"""Maximum bytes of a body. The shop's web server has the same limit; behind another server, only this limit applies."""
 
 MOST_VALUES = 500
 """Maximum number of arrays and objects in a body. The body of an order has one object for each item.

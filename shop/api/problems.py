@@ -169,7 +169,7 @@ def document(problem: Problem, detail: str = "", **members: Any) -> dict[str, An
 def response(
     problem: Problem, detail: str = "", *, headers: Mapping[str, str] | None = None, **members: Any
 ) -> HttpResponse:
-    """Return the HTTP response for a problem. It is always JSON."""
+    """Return the HTTP response for a problem. The response is always JSON."""
     all_headers = {"Retry-After": str(problem.retry_after)} if problem.retry_after else {}
     return HttpResponse(
         msgspec.json.encode(document(problem, detail, **members), enc_hook=str),

@@ -86,7 +86,7 @@ MEMBERS: dict[problems.Problem, dict[str, Any]] = {
     },
     problems.SOLD_OUT: {"detail": "lamp: 3 wanted, 2 left", "sku": "lamp", "wanted": 3, "left": 2},
 }
-"""Additional members of the examples, by problem type."""
+"""Additional members of the example problem documents, by problem type."""
 PROBLEM = {
     "type": "object",
     "description": "Problem document (RFC 9457)",

@@ -43,7 +43,7 @@ class Seen:
         self._tries: Counter[str] = Counter()
 
     def count(self, customer: str, second: int) -> int:
-        """Count a request, and return how many the customer has sent to this process in this second."""
+        """Count a request, and return how many requests the customer has sent to this process in this second."""
         with self._mutex:
             if second != self._second:
                 self._second, self._tries = second, Counter()

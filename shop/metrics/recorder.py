@@ -24,7 +24,7 @@ from shop.sales import offers
 PAUSE = 0.25
 """Seconds between two writes. A killed process loses the counts of at most this time."""
 MOST_SALES = 100
-"""Maximum number of sales whose refusals a process counts one by one, because each sale adds series to the metrics."""
+"""Maximum number of sales whose refusals a process counts separately, because each sale adds series to the metrics."""
 MOST = 100_000
 """Maximum number of events that wait for the next write. Older events are dropped."""
 WRITING = "Writing metrics"

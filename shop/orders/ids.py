@@ -20,7 +20,7 @@ from django.conf import settings
 VERSION = 7
 """The version of the UUIDs."""
 HASHED = 4
-"""Length of the keyed hash in bytes. A short hash is enough: who guesses one only sees a lost order of their own."""
+"""Length of the keyed hash in bytes. A short hash is enough: a customer who guesses it only sees a lost order."""
 
 
 def new_order_id(customer: int, at: datetime) -> UUID:

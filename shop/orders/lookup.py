@@ -187,7 +187,7 @@ def _lost(order: UUID, customer: int) -> Receipt:
 
 @lru_cache(maxsize=10_000)
 def _log_lost(order: UUID, customer: int) -> None:
-    """Log a lost order once in each process, however often its customer looks at it."""
+    """Log a lost order only once in each process, even if its customer looks at it many times."""
     logger.error("Order %s of customer %s is lost: neither Postgres nor Redis knows it.", order, customer)
 
 

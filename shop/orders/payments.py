@@ -55,7 +55,10 @@ class ReferenceReused(PaymentError):
 
 
 class WrongAmount(PaymentError):
-    """The amount of a payment is not the total of its order, or that of a chargeback is not what the shop still has."""
+    """The amount of a payment or of a chargeback is wrong.
+
+    A payment must be the total of its order. A chargeback must be the part of its payment that the shop still has.
+    """
 
     def __init__(self, *, expected: Decimal, received: Decimal, what: str = "The order costs") -> None:
         super().__init__(f"{what} {expected:.2f}, not {received:.2f}.")

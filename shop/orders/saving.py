@@ -33,7 +33,7 @@ from shop.sold import saved
 # accepted before the pause, so they are saved. Only the statement for orders from the queue has a `payable_from`, and
 # so tells the function that they come from the queue.
 # Counting the allowances locks them until the commit. Before the commit, `Saver` deletes orders that exceed a limit.
-# An order with a total of 0 is saved as paid, because nobody pays an amount of 0. A pending one would expire.
+# An order with a total of 0 is saved as paid, because nobody pays an amount of 0. A pending order would expire.
 REQUESTS = """
     request AS (
         SELECT *

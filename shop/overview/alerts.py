@@ -11,7 +11,7 @@ from shop.overview.requests import Requests
 from shop.overview.selling import OpenSaleFigures
 
 OLD_QUEUE = 20.0
-"""Seconds after which a queued order should have been saved, even if its worker has died."""
+"""Age of the oldest queued order in seconds that raises an alert. Even if a worker dies, orders are saved sooner."""
 LONG_HOLD = 30.0
 """Seconds after which a held lock with waiters raises an alert. Orders hold locks for a much shorter time."""
 
@@ -39,7 +39,7 @@ class Alert:
         wrong: what is wrong.
         advice: what to do, in the words of the section.
         section: page and anchor below docs/, such as `incidents.md#redis-is-away`.
-        permission: what a user needs to see the alert.
+        permission: the permission that a user needs to see the alert.
     """
 
     wrong: str

@@ -67,7 +67,7 @@ def read() -> OverviewFigures:
 class SharedFigures:
     """Cached figures for all operators whose requests this process handles.
 
-    While one request reads a figure, the others get the previous one.
+    While one request reads a figure, the other requests get the previous value of the figure.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ class Health:
             sales are left out.
         needed: whether Celery has to run: a sale is open or opens soon, or an order is not paid yet.
         postgres_ms: milliseconds until Postgres answered.
-        redis_error: why Redis does not answer. Its figures are then 0.
+        redis_error: why Redis does not answer; empty if it answers. Without an answer, the figures of Redis are 0.
         redis_refusal: why Redis answers but refuses writes; empty if it takes them.
         heartbeats: whether Redis has taken the heartbeats of the last seconds. If it has not, a process without a
             heartbeat may be alive.

@@ -71,7 +71,7 @@ class Requests:
 
 
 class Watch:
-    """Compares the counters now with those `SPAN` seconds ago."""
+    """Compares the counters now with the counters of about `SPAN` seconds ago."""
 
     def __init__(self) -> None:
         self._seen: deque[Counts] = deque()

@@ -81,7 +81,7 @@ def account(request: HttpRequest) -> HttpResponse:
 @account_page
 @login_required
 def sign_out(request: HttpRequest) -> HttpResponse:
-    """End all sessions and tokens of the account, this session included. A GET redirects to the account page."""
+    """End all sessions of the account, this session included. A GET redirects to the account page."""
     if request.method != "POST":
         return redirect("account")
     sign_out_everywhere([cast("User", request.user).pk])

@@ -61,7 +61,7 @@ class SaleNow:
 
     @property
     def state(self) -> str:
-        """`coming`, `paused`, `open`, `sold-out` or `over`."""
+        """The state of the sale now: `coming`, `paused`, `open`, `sold-out` or `over`."""
         now = self.clock.now()
         if now < self.opens_at:
             return "coming"

@@ -178,7 +178,7 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
 def in_reader_language(receipt: Receipt) -> Receipt:
     """Return a receipt with the names of its products in the language of the page.
 
-    If a product has another name by now, the name in the order is kept.
+    If a product was renamed after the order, the receipt keeps the name at the time of the order.
     """
     if get_language() != "zh-hans":
         return receipt

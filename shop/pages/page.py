@@ -87,7 +87,7 @@ def page(view: View, *, refused: str = "shop/pages/refused.html") -> View:
             try:
                 response = view(request, *args, **values)
                 if isinstance(response, SimpleTemplateResponse):
-                    response.render()  # Render now: outside this block, the language is another one.
+                    response.render()  # Render now: outside this block, another language is active.
             except PageRefused as refusal:
                 response = _refuse(request, refusal, refused)
             except (OperationalError, InterfaceError, InternalError) as error:

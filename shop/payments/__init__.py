@@ -1,1 +1,1 @@
-"""The interface to the payment provider, the shop's own protocol for one, and a simulator to try the shop with."""
+"""The interface to the payment provider, a protocol that the shop defines, and a simulator to try the shop with."""

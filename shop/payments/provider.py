@@ -24,7 +24,7 @@ class BadSignature(APIException):
 
 
 class ReportKind(StrEnum):
-    """What a webhook of the provider reports."""
+    """The kind of a report: a payment or a chargeback."""
 
     PAYMENT = "payment"
     CHARGEBACK = "chargeback"

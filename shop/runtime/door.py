@@ -40,7 +40,7 @@ TICK = 0.25
 """Seconds between two checks of the deadlines."""
 
 TICKS_TO_REPORT = 4
-"""Number of checks after which the metrics are told how busy this process is."""
+"""Number of checks after which the metrics get the number of busy threads and of waiting requests."""
 
 REFUSALS = {int(file.stem): file.read_bytes() for file in (Path(__file__).parent / "refusals").glob("*.html")}
 """Pages for browsers whose request the door refuses, by status. They are files, so that refusing costs no rendering.
@@ -91,7 +91,7 @@ class Arrived:
 
 
 class Door:
-    """Reads requests, and hands each complete one to the next free thread.
+    """Reads requests, and hands each complete request to the next free thread.
 
     Args:
         application: the WSGI application that handles the requests.

@@ -1,4 +1,4 @@
-"""Read settings from environment variables and check them, so that wrong ones are reported when a process starts."""
+"""Read settings from environment variables and check them. A process with a wrong setting reports it at its start."""
 
 from __future__ import annotations
 

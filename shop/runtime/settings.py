@@ -44,8 +44,8 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
         f"SECRET_KEY must have at least {environment.SHORTEST_KEY} characters. Generate one: "
         'python3 -c "import secrets; print(secrets.token_hex(32))"'
     )
-# Secret shared with the payment provider, which signs its messages with it. If empty, no order can be paid, unless
-# PAYMENT_PROVIDER is a class of your own.
+# Secret shared with the payment provider. The provider signs its messages with it. If empty, no order can be paid,
+# unless PAYMENT_PROVIDER is a class of your own.
 PAYMENT_SECRET = environment.text("PAYMENT_SECRET")
 # Class of the payment provider, by its dotted path: a subclass of shop.payments.provider.PaymentProvider.
 PAYMENT_PROVIDER = environment.text("PAYMENT_PROVIDER", default="shop.payments.signed.SignedProvider")
@@ -128,7 +128,7 @@ RECONCILE_GRACE = environment.seconds("RECONCILE_GRACE", default=60.0, minimum=0
 GUESSES_PER_ACCOUNT = environment.integer("GUESSES_PER_ACCOUNT", default=10, minimum=1)
 # Maximum number of wrong passwords from one IP address within 15 minutes, for all accounts together.
 GUESSES_PER_ADDRESS = environment.integer("GUESSES_PER_ADDRESS", default=100, minimum=1)
-# Maximum number of sign-ups from one IP address within a minute, guests included. Further ones get status 429.
+# Maximum number of sign-ups from one IP address within a minute, guests included. Further sign-ups get status 429.
 SIGN_UPS_PER_ADDRESS = environment.integer("SIGN_UPS_PER_ADDRESS", default=20, minimum=1)
 # Seconds for which an access token is valid. Until then it can place orders and enter waiting rooms, even after
 # its user has signed out everywhere or changed the password.
@@ -327,8 +327,8 @@ CELERY_BEAT_SCHEDULE = {
     "expire-unpaid-orders": {
         "task": "shop.runtime.tasks.expire_unpaid_orders",
         "schedule": timedelta(seconds=10),
-        # Drop a task that no worker has started within a minute, because a later one does the same. A shorter time
-        # would drop all tasks if the clock of beat is some seconds behind the worker's.
+        # Drop a task that no worker has started within a minute, because a later task does the same. A shorter time
+        # would drop all tasks if the clock of beat is some seconds behind the clock of the worker.
         "options": {"expires": 60},
     },
     "reconcile": {
@@ -440,9 +440,9 @@ ACCOUNT_FORMS = {
 ACCOUNT_LOGIN_METHODS = {"username", "email"}
 ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*"]
 # A log-in needs a confirmed e-mail address. A sign-up does not reveal whether the address has an account,
-# but a log-in after it does. So SIGN_UPS_PER_ADDRESS limits sign-ups.
+# but a log-in after the sign-up does. So SIGN_UPS_PER_ADDRESS limits sign-ups.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
-# An account has one e-mail address. A new one replaces it when it is confirmed, and the old address gets a mail.
+# An account has one e-mail address. When a new address is confirmed, it replaces the old one, which gets a mail.
 ACCOUNT_CHANGE_EMAIL = True
 ACCOUNT_EMAIL_NOTIFICATIONS = True
 # Demand the password again before the e-mail address is changed.

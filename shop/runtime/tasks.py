@@ -32,7 +32,7 @@ BROKER_ERRORS = (KombuError, OperationalError, OSError, RedisError)
 """Errors that can occur when a task is sent."""
 
 _reconciling = threading.Lock()
-"""Held by the thread of this process that reconciles."""
+"""The lock of the thread that reconciles, so that only one thread of this process does so at a time."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def analyze_tables() -> None:
 
 @shared_task
 def forget_old_sessions() -> None:
-    """Delete expired browser sessions, and guests without an order whose session has expired."""
+    """Delete expired browser sessions. Then delete guests who have no order and no browser session."""
     with outages_logged("Deleting old sessions"):
         SessionStore.clear_expired()
         forget_old_guests()
@@ -81,7 +81,7 @@ def forget_old_sessions() -> None:
 
 @shared_task(bind=True, max_retries=8)
 def save_queued_orders(self: Any) -> int:
-    """Save queued orders. Queuing an order starts this task. Beat starts it, too, in case that failed."""
+    """Save queued orders. Queuing an order starts this task. Beat starts it, too, because that first start may fail."""
     try:
         with outages_logged("Saving queued orders"):
             return save_queued(shift=SHIFT)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shop.traces.tracer import Request, Tracer
 
 PURCHASE = re.compile("/api/orders/|/sales/[^/]+/buy/")
-"""Paths of the requests that are traced, which place orders. Other paths may contain secrets."""
+"""Pattern of the paths that place orders. Only these requests are traced, because other paths may contain secrets."""
 
 _tracer: Tracer | None = None
 Placed = TypeVar("Placed")

@@ -1,1 +1,1 @@
-"""The waiting room of a sale: a draw among those who enter before the opening, then first come, first served."""
+"""The waiting room of a sale: a draw among customers who enter before the opening, then first come, first served."""

@@ -59,7 +59,7 @@ smaller burst would delay customers of every large sale.
 FASTEST, SLOWEST = 2, 60
 """Seconds between two polls of a customer: if the turn is near, and if the turn is far."""
 SOON = 10
-"""A customer whose turn comes within this number of seconds polls again only when it has come."""
+"""A customer whose turn comes within this number of seconds polls again only when the turn has come."""
 LONGEST = 3600
 """Maximum seconds between two polls before the opening, because timers of browsers do not run for months."""
 LOOKS_PER_SECOND = 500
@@ -76,12 +76,12 @@ class Standing:
         state: `outside`: not in the room. `draw`: in the draw at the opening. `waiting`: in the line. `admitted`: may
             order until the ticket expires. `ended`: the turn is over, and entering again leads to the end of the line.
         entered: number of places given.
-        place: number in the line, from 1, which never changes; None outside and before the draw.
-        ahead: customers before this one whose turn has not come yet; None without a place. It is approximate while
-            many admitted customers come back at once.
-        estimate: seconds until the turn at the present rate; None without a place.
+        place: number in the line, from 1, which never changes; None in the states `outside` and `draw`.
+        ahead: number of customers before this customer whose turn has not come yet; None in the states `outside`,
+            `draw` and `ended`. It is approximate while many admitted customers come back at once.
+        estimate: seconds until the turn at the present rate; None in the same states as `ahead`.
         poll_after: seconds after which to poll again.
-        ticket: empty if the customer is not admitted.
+        ticket: the ticket that an order needs; empty if the customer is not admitted.
         ends_at: when the ticket expires; None if there is no ticket.
     """
 

@@ -103,14 +103,14 @@ class Courier:
         report.next_at, report.ended = None, True
 
     def _send(self, report: Report) -> Delivery:
-        """Send a report once. Each attempt has a new signature, because the shop refuses old ones."""
+        """Send a report once. Each attempt has a new signature, because the shop refuses old signatures."""
         body = report.body.encode()
         headers = {"Content-Type": "application/json", signatures.HEADER: signatures.sign(body)}
         kind = http.client.HTTPSConnection if self._shop.scheme == "https" else http.client.HTTPConnection
         connection = kind(self._shop.hostname or "", self._shop.port, timeout=TIMEOUT)
         at = datetime.now(UTC)
         try:
-            # http.client follows no redirect. That is right here, because a redirect would turn the POST into a GET.
+            # Use http.client, because it follows no redirect: a redirect would turn the POST into a GET.
             connection.request("POST", report.path, body, headers)
             response = connection.getresponse()
             attempt = Delivery(at, response.status, response.read(MAX_ANSWER_CHARS).decode(errors="replace"))
