@@ -91,7 +91,7 @@ class Webhook(APIView):
 
 
 class PaymentWebhook(Webhook):
-    """Payments that the payment provider reports. A provider of your own sends all its webhooks here."""
+    """Payments that the payment provider reports. A provider with a class of your own sends all its webhooks here."""
 
     @extend_schema(
         request=NewPaymentSerializer,
@@ -124,7 +124,7 @@ class Chargebacks(Webhook):
 
 
 def book_payment(content: Any, report: str) -> Response:
-    """Book a payment, or record it for an operator if its order was never saved."""
+    """Book a payment. If its order was never saved, record the payment for an operator instead."""
     body = NewPaymentSerializer(data=as_object(content))
     body.is_valid(raise_exception=True)
     try:

@@ -13,7 +13,7 @@ from rest_framework.request import Request
 
 
 class JsonRenderer(BaseRenderer):
-    """JSON in UTF-8."""
+    """Renders JSON in UTF-8."""
 
     media_type = "application/json"
     format = "json"

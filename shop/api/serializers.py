@@ -60,8 +60,10 @@ class NewOrderItemSerializer(serializers.Serializer[Any]):
 
 
 class NewOrderSerializer(serializers.Serializer[Any]):
-    """The body of an order request. The validated data has `quantities` and `expected_prices` by product id."""
+    """The body of an order request."""
 
+    # The validated data has `quantities` and `expected_prices` by product id. This is a comment, because the docstring
+    # appears in the OpenAPI schema.
     sale = StrictInteger(min_value=1, max_value=MAX_ID)
     items: serializers.ListSerializer[Any] = serializers.ListSerializer(
         child=NewOrderItemSerializer(), min_length=1, max_length=MAX_ITEMS
@@ -255,8 +257,9 @@ class OfferSerializer(serializers.Serializer[Any]):
 
 
 class StandingSerializer(serializers.Serializer[Any]):
-    """Describes in the schema where a customer stands in a waiting room. `shop.api.waiting` renders it."""
+    """A customer's standing in a waiting room."""
 
+    # These fields only describe the OpenAPI schema. The docstring appears in it. `shop.api.waiting` renders the body.
     state = serializers.ChoiceField(
         choices=["outside", "draw", "waiting", "admitted", "ended"],
         help_text="`outside`: you have no place. `draw`: you are in the draw at the opening. `waiting`: your turn "
