@@ -19,7 +19,7 @@ HEAD_BYTES = 32 * 1024
 """Approximate maximum length of the head of a request: the server checks it after each read."""
 
 POSTGRES = {"lock_timeout": 5, "statement_timeout": 10, "idle_in_transaction_session_timeout": 10}
-"""Limits that Postgres itself enforces, unless it hangs."""
+"""Limits that Postgres itself enforces. A Postgres that hangs does not enforce them."""
 
 POSTGRES_CONNECT = 5
 """Time to open a connection to Postgres."""

@@ -16,7 +16,7 @@ from shop.models import Order, Refund, Sale, UnmatchedReport
 from shop.orders import unmatched
 
 MOST = 10
-"""Maximum number of sales on the card. Those that open first are shown."""
+"""Maximum number of sales on the card. The sales that open first are shown."""
 LEAST = 5.0
 """Minimum seconds between two readings. Counting orders reads all of them, and no operator waits for a new count."""
 

@@ -19,7 +19,7 @@ from shop import clock
 from shop.models import Sale
 
 MOST = 10
-"""Maximum number of sales on the overview. Those that opened last are shown."""
+"""Maximum number of sales on the overview. The sales that opened last are shown."""
 STEPS = 60
 """Number of points of a curve."""
 RECENT = 60

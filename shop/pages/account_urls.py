@@ -1,4 +1,4 @@
-"""The URLs below /account/: those views of django-allauth that a buyer needs, under allauth's names."""
+"""The URLs below /account/: the views of django-allauth that buyers need, with allauth's names."""
 
 from allauth.account import views
 from django.urls import path, re_path

@@ -1,4 +1,4 @@
-"""The states of Postgres and Valkey: the project's own, or those that DATABASE_URL and REDIS_URL name."""
+"""The states of Postgres and Valkey: the project's own servers, or the servers in DATABASE_URL and REDIS_URL."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def expire_unpaid_orders() -> int:
 
 @shared_task
 def advance_sales() -> None:
-    """Preheat sales that open soon, and unload those that are over."""
+    """Preheat sales that open soon, and unload sales that are over."""
     with outages_logged("Advancing sales"):
         lifecycle.advance()
 

@@ -1,4 +1,4 @@
-"""The URLs of the whole project. Those of the lab are included by name, because the shop must not import the lab."""
+"""The URLs of the project. The URLs of the lab are included by name, because the shop must not import the lab."""
 
 from django.conf import settings
 from django.contrib import admin

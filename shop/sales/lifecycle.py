@@ -35,7 +35,7 @@ def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
 
 
 def advance() -> None:
-    """Preheat the sales that open soon, and unload those that are over. Celery beat calls this every few seconds.
+    """Preheat the sales that open soon, and unload sales that are over. Celery beat calls this every few seconds.
 
     An error in one sale is logged and does not stop the others.
     """

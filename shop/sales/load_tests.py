@@ -11,5 +11,5 @@ SLUG_PREFIX = "load-test-"
 
 
 def listed(sales: QuerySet[Sale]) -> QuerySet[Sale]:
-    """Return the sales that lists of the storefront may name: all but those of load tests."""
+    """Return the sales that the storefront may list: all except the sales of load tests."""
     return sales.exclude(slug__startswith=SLUG_PREFIX)

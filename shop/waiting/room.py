@@ -1,8 +1,10 @@
 """The waiting room of a sale: enter the room, and look up a place in the line. All places are in Redis.
 
-Each customer has one place per sale, however often they enter. A draw decides the order of the customers who enter
-before the opening. Their score is computed from a secret of the shop, the sale and the customer. So nobody can predict
-it or draw twice.
+A customer has at most one place in a sale: entering again does not change it. Only a customer whose turn is over gets a
+new place, at the end of the line.
+
+A draw decides the order of the customers who enter before the opening. The score of a customer is computed from a
+secret of the shop, the sale and the customer. So nobody can predict a score or draw twice.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Payments:
         return made
 
     def get(self, reference: str) -> SimulatedPayment | None:
-        """Return a payment; None if this process has none with the reference."""
+        """Return the payment with this reference; None if this process has no such payment."""
         return self._made.get(reference)
 
     def unfinished(self) -> int:
