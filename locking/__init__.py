@@ -1,6 +1,6 @@
 """Locks that hand out leases.
 
-A lock names what is locked. A lease is one grant of the lock, and knows when it stops being valid.
+A lock names what is locked. `acquire` and `hold` return a lease: one grant of the lock, valid for a limited time.
 
     lock = RedisLock(client, "stock:sku-42", ttl=10.0)
     with lock.hold(timeout=2.0) as lease:

@@ -1,7 +1,7 @@
 """Once: creates one object per process, at its first use.
 
 gevent may patch `threading` after the application has imported this package. A `threading.Lock` created during the
-import would be an unpatched one, which does not work between greenlets.
+import would stay unpatched, and would not work between greenlets.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ class Once(Generic[T]):
 
     def __call__(self) -> T:
         if not self._made:
-            self._made.append(self._make())  # if two threads create one, all use the first
+            self._made.append(self._make())  # if two threads create an object, both use the first
         return self._made[0]

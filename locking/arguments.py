@@ -26,9 +26,9 @@ def require_name(name: object) -> str:
 
 
 def require_text(argument: str, text: object) -> str:
-    """Check that an argument is a `str`, and return it as a plain one.
+    """Check that an argument is a `str`, and return it as a plain `str`.
 
-    A member of a `str` enum equals its text, but formats and hashes as its own name: it would be another lock.
+    A member of a `str` enum equals its text, but `format` and `hash` use the member's name. It would be another lock.
 
     Raises:
         TypeError: `text` has another type, such as `bytes` or None.
@@ -39,7 +39,7 @@ def require_text(argument: str, text: object) -> str:
 
 
 def require_seconds(argument: str, seconds: object) -> None:
-    """Check that `seconds` is an `int` or a `float` of at most `LONGEST_SECONDS`, NaN, or infinite.
+    """Check that `seconds` is an `int` or a `float`, and is at most `LONGEST_SECONDS`, infinite, or NaN.
 
     The caller checks the lower limit, and whether NaN and infinity are allowed.
 
@@ -54,9 +54,9 @@ def require_seconds(argument: str, seconds: object) -> None:
 
 
 def require_count(argument: str, count: object) -> int:
-    """Check that `count` is an `int` from 0 to `LARGEST_COUNT`, and return it as a plain one.
+    """Check that `count` is an `int` from 0 to `LARGEST_COUNT`, and return it as a plain `int`.
 
-    A member of an `int` enum equals its number, but formats as its own name, which a server would refuse.
+    A member of an `int` enum equals its number, but `format` may use its name, which a server would refuse.
 
     Raises:
         TypeError: `count` is not an `int`.
@@ -70,7 +70,7 @@ def require_count(argument: str, count: object) -> int:
 
 
 def require_flag(argument: str, flag: object) -> None:
-    """Check that `flag` is True or False, so that a number of seconds in its place does not count as True.
+    """Check that `flag` is True or False. Otherwise a number of seconds, passed by mistake, would count as True.
 
     Raises:
         TypeError: `flag` is not a `bool`.
@@ -92,13 +92,13 @@ def require_callable(argument: str, function: object) -> None:
 
 
 def require_client(client: object, *kinds: type) -> None:
-    """Check that `client` has a class that the lock can use.
+    """Check that `client` is an instance of a class that the lock can use.
 
     Args:
         kinds: the accepted classes. A client of another class raises errors that the lock does not handle.
 
     Raises:
-        TypeError: `client` has none of these classes.
+        TypeError: `client` is an instance of none of these classes.
     """
     if not isinstance(client, kinds):
         wanted = " or ".join(f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds)

@@ -1,4 +1,4 @@
-"""Lease: one grant of a lock. It has a limited lifetime and knows when that lifetime is over.
+"""Lease: one grant of a lock. It has a limited lifetime, and tells when its lifetime is over.
 
 A holder can be paused for longer than its lease (garbage collection, SIGSTOP, a suspended virtual machine) and then
 continue as if nothing had happened. No lock can prevent this; the lease can only report it. Therefore:
@@ -238,8 +238,8 @@ class Lease:
     def release(self) -> bool:
         """Give the lock back.
 
-        The release of a lost lease is also sent to the server. If the server still keeps the grant, the next holder
-        then does not wait for the end of its TTL.
+        The release of a lost lease is also sent to the server. If the server still keeps the grant, this ends the grant
+        before its TTL is over.
 
         Returns:
             True if the lease still held the lock; False if it was lost or already released.

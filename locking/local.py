@@ -1,8 +1,8 @@
 """Locks without a server: ThreadLock for the threads of one process, ProcessLock for the processes of one machine.
 
-Neither lock expires: a holder that hangs keeps the lock until its process ends. A lease ends with the last reference to
-it, as an open file does. An acquire that is interrupted before it returns therefore frees the lock. So does a lease
-that is dropped without `release()`; this is logged as a warning.
+Neither lock expires: a holder that hangs keeps the lock until its process ends. When the last reference to a lease is
+gone, the lease ends and the lock is free, just as Python closes a file. So an acquire that is interrupted before it
+returns leaves no lock behind. If a program drops a lease without `release()`, a warning is logged.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ LONGEST_PAUSE = 0.05
 """Longest pause between two attempts to lock a file, in seconds."""
 
 PAUSE_PER_WAIT = 0.1
-"""Pause between two attempts to lock a file, as a fraction of the time waited so far. A wait thus gets a tenth
-longer."""
+"""Pause between two attempts to lock a file, as a fraction of the time waited so far. A wait thus lasts at most a tenth
+longer than it must."""
 
 _mutex = Once(lambda: threading.RLock())
 """Guards `_queues` and `_files`. Re-entrant: a thread that holds it may run the garbage collector, which may end a
@@ -111,7 +111,7 @@ class ThreadLock(Lock):
 
 
 class ThreadLease(LocalLease):
-    """Lease of a `ThreadLock`. It keeps the holder's place in the lock's queue, which is the first."""
+    """Lease of a `ThreadLock`. It stores the holder's place, which is the first in the lock's queue."""
 
     __slots__ = ("place",)
 
@@ -150,7 +150,8 @@ class QueuePlace:
         A place that did not become the first leaves the queue.
         """
         with _mutex():
-            # Look up and append in one step: in between, a signal handler could delete the queue by leaving it.
+            # Look up the queue and append in one step: between two steps, a signal handler could leave the queue and
+            # delete it.
             _queues[self._name].append(self)
             first = _queues[self._name][0] is self
         if not first and (left := deadline - time.monotonic()) > 0:
@@ -195,7 +196,8 @@ class ProcessLock(Lock):
     keeps the lock after a crash of its parent, until it exits or executes another program.)
 
     The file is `<folder>/<quoted name>.lock`. It is empty and never removed: if it were removed or replaced during use,
-    two holders could lock two different files. Keep it out of folders that are cleaned up, such as /tmp, and off NFS.
+    two holders could lock two different files. Do not use a folder that is cleaned up, such as /tmp, or a folder on
+    NFS.
 
     `flock` has no time limit, and a thread that is blocked in it cannot be interrupted. A waiter therefore polls, every
     millisecond at first and every 50 milliseconds after a while. Waiters are not served in order.
@@ -246,9 +248,9 @@ class ProcessLock(Lock):
             raise
 
     def _open(self) -> FileIO:
-        """Open the lock file for each attempt: a `flock` belongs to one opening of a file, not to a process."""
+        """Open the lock file anew: a `flock` belongs to one opening of a file, not to a process."""
         try:
-            # The mutex prevents a fork between the two lines: a child must find each file that it has to close.
+            # The mutex prevents a fork between the two lines: a child closes the files that it finds in `_files`.
             with _mutex():
                 file = FileIO(self._path, "a")
                 _files.add(file)

@@ -54,7 +54,7 @@ class Lock(ABC):
     """Base class of every lock.
 
     A lock object holds no state of its holder, so any number of threads, tasks or greenlets may share it. It is not
-    re-entrant unless its capabilities say so: a holder that acquires it again waits for itself.
+    re-entrant unless its capabilities say so: a holder that acquires the lock again would wait for itself.
 
     Subclasses define how to acquire, extend and release. `Lease` is the same for all, and decides when a grant is lost.
 
@@ -148,7 +148,7 @@ class Lock(ABC):
                 logger.warning("Lock %r was not released at the end of its block: %r", self.name, str(error))
 
     def _require_time_left(self, lease: Lease) -> None:
-        """Check that a new lease is not over already.
+        """Check that a new lease has not ended before it is used.
 
         Raises:
             LockUnavailable: asking took longer than the TTL. The caller gives the grant back.

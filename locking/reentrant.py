@@ -1,8 +1,7 @@
 """ReentrantLock: lets the owner of a lock acquire it again. Only the last release gives the lock back.
 
-The owner is a task, a greenlet or a thread. It must never be confused with a later one, and ids of threads and objects
-are reused. An owner is therefore identified by a weak reference, which equals no other reference once its object is
-gone.
+The owner is a task, a greenlet or a thread. Ids of threads and objects are reused, so an id could confuse an owner with
+a later owner. A weak reference identifies the owner instead: once its object is gone, it equals no other reference.
 """
 
 from __future__ import annotations
@@ -25,13 +24,16 @@ from locking.lock import Lock, wait_timeout
 
 
 class _ThreadIdentity:
-    """An object that lives as long as its thread. `threading.current_thread()` may return that of an earlier thread."""
+    """An object that lives as long as its thread.
+
+    `threading.current_thread()` does not fit: it may return the object of an earlier thread.
+    """
 
     __slots__ = ("__weakref__",)
 
 
 class _Execution:
-    """Identifies code that runs in one thread or greenlet and in one `contextvars` context; ends with either.
+    """Identifies code that runs in one thread or greenlet and in one `contextvars` context. Ends with either of them.
 
     The context is needed because a thread of a pool runs the calls of many tasks one after the other, each in a context
     of its own.
@@ -100,8 +102,8 @@ class ReentrantLock(Lock):
     Args:
         lock: the lock to wrap. Use it through this object only.
         owner: returns the identity of the caller, which is not None. Callers in one process with equal values are one
-            owner. If they ask for a free lock at the same time, they get it one after the other. The one that holds it
-            must not wait for another one.
+            owner. If they ask for a free lock at the same time, they get it one after the other. While a caller holds
+            the lock, it must not wait for another caller with the same value.
 
     Raises:
         TypeError: `lock` is not a `Lock`, or `owner` cannot be called.
@@ -134,7 +136,7 @@ class ReentrantLock(Lock):
 
     def _hashable_owner(self) -> Hashable:
         owner = self._owner()
-        if owner is None:  # as from a context variable that was not set
+        if owner is None:  # for example, a context variable is not set
             raise TypeError("owner must return who the caller is, not None: all callers without one would be one owner")
         try:
             hash(owner)
@@ -185,7 +187,8 @@ class SharedGrant:
         """
         lease = ReentrantLease(lock, self)
         with self._mutex:
-            self._entries += 1  # count it now, so that a lease that leaves meanwhile does not count as the last
+            # Count the new lease first. Otherwise a lease that leaves meanwhile would count as the last.
+            self._entries += 1
             lease.entered = first or (self._entries > 1 and self.inner.remaining() > 0)
             self._entries -= not lease.entered
         return lease._hand_out() if lease.entered else None

@@ -98,14 +98,14 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
     The holder works on until it notices its loss: at the next renewal, or in `check()` once its lifetime is over. Use
     this only if every write is guarded by the fence, or if the holder is known to be dead.
 
-    The log has an entry before the request, because its answer may be lost, and another one after success.
+    It logs an entry before the request, because the answer may be lost, and another entry after success.
 
     Args:
         client: client of the server or cluster.
         name: name of the lock.
         by: who releases the lock and why, for the log.
         fence: fencing token of the grant to release, from `held`, so that no later holder loses the lock. None releases
-            the present grant, whichever it is.
+            the present grant without a check.
 
     Returns:
         True if that grant was released. False if there was none, or if the lock was only offered to its waiters.

@@ -42,7 +42,7 @@ class EtcdGateway:
         Args:
             path: path of the API call, such as `kv/range`.
             message: the request, as JSON.
-            seconds: time limit for connecting, and then for the answer.
+            seconds: time limit for connecting, and again for the answer.
 
         Raises:
             LockUnavailable: no connection, no answer, or an error as the answer.
@@ -59,7 +59,7 @@ class EtcdGateway:
         raise self._unavailable(answer.get("error", response.text))
 
     def keep_alive(self, tokens: Sequence[str], seconds: float) -> list[bool]:
-        """Extend etcd leases in one round trip, and return for each whether it still existed."""
+        """Extend etcd leases in one round trip, and return for each lease whether it still existed."""
         response = self._post(
             "lease/keepalive", "\n".join(json.dumps({"ID": lease_number(token)}) for token in tokens), seconds
         )
@@ -118,8 +118,8 @@ class EtcdGateway:
 
 
 _sessions: WeakKeyDictionary[Etcd3Client, requests.Session] = WeakKeyDictionary()
-"""HTTP session per client in this process. A forked child starts with none: on a shared connection, parent and child
-would read each other's answers."""
+"""HTTP session per client in this process. A forked child starts without sessions: on a shared connection, parent and
+child would read each other's answers."""
 
 os.register_at_fork(after_in_child=_sessions.clear)
 

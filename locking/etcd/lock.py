@@ -122,7 +122,7 @@ class EtcdLock(Lock):
                 logger.warning("A waiter of lock %r was paused for too long, and joins the queue again.", self.name)
             finally:
                 if lease is None:
-                    with suppress(LockUnavailable):  # if etcd does not answer, the place ends with its lease
+                    with suppress(LockUnavailable):  # if etcd does not answer, the place ends when its lease expires
                         self._revoke(token, MIN_ANSWER_TIMEOUT)
 
     def _contend(self, token: str, deadline: float, *, alone: bool) -> Lease | None:
@@ -210,7 +210,7 @@ class EtcdLock(Lock):
         return {**self._range(), **order, "limit": "2", "keys_only": True}
 
     def _keep(self, token: str, deadline: float) -> float:
-        """Extend the etcd lease of the place. Return the time just before the request, from which its TTL counts."""
+        """Extend the etcd lease of the place. Return the time just before the request: the TTL counts from then."""
         started = self._clock()
         if self._gateway.keep_alive([token], self._limit(deadline)) != [True]:
             raise _PlaceLost
@@ -249,7 +249,7 @@ class QueueTail(NamedTuple):
 
     @property
     def ahead(self) -> str | None:
-        """The second-to-last key. The client of the last key waits until it is deleted. None if there is none."""
+        """The second-to-last key, or None. The client of the last key waits until this key is deleted."""
         return self.keys[1].key if len(self.keys) > 1 else None
 
 

@@ -193,7 +193,8 @@ class InsertLock(Lock):
         Raises:
             SessionEnded: with IDLE_SESSION_TIMEOUT, the place in the queue is lost.
         """
-        token = secrets.token_hex(16)  # new, so that a late undo of one attempt does not end the next
+        # a new token, so that a late undo of one attempt does not end the grant of the next
+        token = secrets.token_hex(16)
         wait_seconds = max(0.0, deadline - self._clock())
         with self._sessions.use(wait_seconds, PAUSE_IN_TTLS * self.ttl) as session:
             try:

@@ -24,14 +24,16 @@ from locking.redis.nodes import RedlockNode, read, send
 
 
 class Ballot:
-    """One vote of all nodes on one or more script calls. The answer 1 to a call is a yes, any other answer a no.
+    """One vote of all nodes on one or more script calls.
+
+    The answer 1 to a call counts as yes, and any other answer as no.
 
     Args:
         nodes: the nodes to ask.
         calls: what each node runs, in one round trip.
         quorum: number of nodes that must say yes for the verdict to be yes.
         undo: calls that undo `calls` on a node that has not answered in time. They follow the request on the same
-            connection. If that is broken, they are sent as soon as the node can be reached.
+            connection. If that connection is broken, they are sent as soon as the node can be reached.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Ballot:
         return {node: answer for node, answer in answered.items() if not isinstance(answer, Exception)}
 
     def verdict(self, call: int = 0) -> bool | None:
-        """Return True if a quorum said yes to the call, False if no quorum is possible, None if it is undecided."""
+        """Return True if a quorum said yes to the call, False if no quorum is possible, None while undecided."""
         votes = list(self.votes(call).values())
         if votes.count(1) >= self._quorum:
             return True
@@ -68,8 +70,8 @@ class Ballot:
     def hold(self, seconds: float) -> None:
         """Ask all nodes, and return when each has answered or `seconds` are over.
 
-        Nodes that did not answer last time (`silent`) are asked too. Their answers are only awaited while those of the
-        other nodes leave a call undecided.
+        Nodes that did not answer last time (`silent`) are asked, too. The ballot waits for their answers only if the
+        other nodes have not decided every call.
         """
         until = time.monotonic() + seconds
         responsive, silent = [[node for node in self._nodes if node.silent is kept] for kept in (False, True)]
@@ -84,7 +86,7 @@ class Ballot:
                 if node not in self._answers:
                     node.abandon(connection, self._undo)
                 elif any(isinstance(answer, ReadOnlyError) for answer in self._answers[node]):
-                    connection.disconnect()  # the server is no primary any more: connect again next time
+                    connection.disconnect()  # the server is no longer a primary: connect again next time
                     node.drop_idle()
                 else:
                     node.put(connection)

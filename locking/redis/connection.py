@@ -123,10 +123,10 @@ def run_script(
         lock: name of the lock, for messages.
         call: what to run.
         seconds: time limit for the answer. The client's `socket_timeout` applies if it is shorter.
-        on: the connection to use, which the caller owns; None for an idle or a new one.
+        on: the connection to use, which the caller owns; None for an idle or a new connection.
         undo: returns calls that undo the request. They are sent if the request fails or is not answered. They use the
-            same connection, so that a slow server runs them after the request. If that connection is broken, a new one
-            is tried.
+            same connection, so that a slow server runs them after the request. If that connection is broken, they are
+            sent on a new connection.
 
     Raises:
         LockUnavailable: no connection, no answer, an error as the answer, or too few replicas.
@@ -162,7 +162,7 @@ def _run_script(
             own.put(connection)
         raise
     except BaseException as error:
-        if isinstance(error, (*NO_ANSWER, ReadOnlyError)):  # the server is gone, or no primary any more
+        if isinstance(error, (*NO_ANSWER, ReadOnlyError)):  # the server is gone, or no longer a primary
             own.drop_idle()
         try:
             if undo is not None:

@@ -66,10 +66,10 @@ class RedisLock(Lock):
     Order. Processes get the lock in the order in which they began to wait. Threads of one process take turns in order
     of arrival, so a thread may get the lock after a later thread of another process.
 
-    Connections. The lock opens connections of its own, with the settings of the client's pool, and never waits for one
-    of the pool. Only one of the threads of a process that wait for the lock sleeps at the server. The others queue
-    behind it in the process, in order of arrival, each within its own timeout. A process thus uses one connection for
-    each lock that it waits for, one for all renewals, and one for each request at a time. Give the client a
+    Connections. The lock opens connections of its own, with the settings of the client's pool, and never waits for a
+    connection of the pool. Only one of the threads of a process that wait for the lock sleeps at the server. The others
+    queue behind it in the process, in order of arrival, each within its own timeout. A process thus uses one connection
+    for each lock that it waits for, one for all renewals, and one for each request at a time. Give the client a
     `socket_timeout` and few retries, because the time to connect comes on top of every time limit.
 
     Args:

@@ -64,7 +64,7 @@ class OwnConnections:
             connection.disconnect()
 
     def drop_idle(self) -> None:
-        """Close the idle connections: after a failover they may lead to a server that is no primary any more."""
+        """Close the idle connections: after a failover they may lead to a server that is no longer a primary."""
         while (connection := self.take_idle()) is not None:
             connection.disconnect()
 

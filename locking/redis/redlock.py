@@ -1,7 +1,7 @@
-"""Redlock: a lock on several independent servers, held by the client to which a majority of them has granted it.
+"""Redlock: a lock on several independent servers. A client holds it if a majority of the servers has granted it.
 
-How nodes are asked, and what happens to those that do not answer, is in `ballot.py` and `nodes.py`. Every attempt has a
-token of its own: otherwise the late release of one attempt could free the grant of the next.
+`ballot.py` asks the servers, called nodes. `nodes.py` also undoes late grants of nodes that did not answer in time.
+Every attempt has a new token: otherwise the late release of one attempt could free the grant of the next.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PAUSE_PER_ATTEMPT = 10
-"""Factor for the pause of a waiter. It pauses for this factor times the duration of its last attempt. The pause is at
-least `retry_delay`, and at most this factor times `retry_delay`."""
+"""A waiter's average pause is this factor times the duration of its last attempt. The average pause is at least
+`retry_delay`, and at most this factor times `retry_delay`."""
 
 ELECTIONS = 10
-"""Maximum number of attempts in direct succession, while split votes keep the lock from going to any client."""
+"""Maximum number of attempts in quick succession. They follow each other while votes are split: no client gets the
+lock."""
 
 
 class Redlock(Lock):
@@ -178,8 +179,8 @@ class Redlock(Lock):
     def _delay(self, took: float) -> float:
         """Return the average seconds until the next attempt, after one that took `took` seconds.
 
-        An attempt is slow when many clients ask. If all came back at the usual rate, the holder's release would queue
-        behind their requests for longer and longer.
+        An attempt is slow when many clients ask. If all of them asked again after the usual delay, the holder's release
+        would queue behind more and more requests.
         """
         return max(self._retry_delay, PAUSE_PER_ATTEMPT * min(took, self._retry_delay))
 
@@ -261,8 +262,8 @@ class Redlock(Lock):
             was_held = cast(RedlockLease, lease).was_held(ballot.votes(), majority(len(self._nodes)))
             if was_held is None:
                 raise self._unavailable(ballot)
-            # An earlier attempt without an answer may have freed the lock, so that this one finds nothing.
-            # If `_unanswered` is True, `Lease.release` returns True once in spite of that.
+            # An earlier attempt without an answer may have freed the lock. Then this attempt finds no lock, but the
+            # release has succeeded: with `_unanswered`, `Lease.release` returns True once.
             lease._unanswered = was_held
         return verdict is True
 
@@ -273,7 +274,7 @@ class Redlock(Lock):
         return ballot
 
     def _take_back(self, token: str, nodes: Sequence[RedlockNode]) -> None:
-        """Release what nodes may have granted. A quorum of 0 is reached at once, so silent nodes are not awaited."""
+        """Release what nodes may have granted. The quorum is 0, so the ballot does not wait for silent nodes."""
         calls = (self._release_call(token),)
         Ballot(nodes, calls, 0, undo=calls).hold(self._node_timeout)
 
@@ -307,8 +308,8 @@ class Redlock(Lock):
 class RedlockLease(Lease):
     """Lease of a `Redlock`. It remembers which nodes may have freed the lock at an earlier call of `release`.
 
-    If too few nodes answer a release, the caller repeats it. A node then says no although it had the lock, if it freed
-    the lock at the earlier attempt and its answer was lost. Such a no counts as a yes.
+    If too few nodes answer a release, the caller repeats it. A node may have freed the lock at the first attempt, and
+    its answer was lost. At the next attempt this node answers no. Such a no counts as a yes.
 
     Args:
         granted: the nodes that granted the lease. All others refused it, or their grant was taken back.
@@ -324,7 +325,7 @@ class RedlockLease(Lease):
     def was_held(self, votes: dict[RedlockNode, Any], quorum: int) -> bool | None:
         """Return whether a quorum still had the lease when it was first released; None while that is undecided.
 
-        A node that says no now, but left an earlier attempt unanswered, counts as freed by the earlier attempt.
+        If a node that granted the lease answers no after an unanswered attempt, that attempt counts as its release.
 
         Args:
             votes: the answers of the nodes to one more attempt.
@@ -369,5 +370,5 @@ class RedlockRenewer:
 
 
 def majority(nodes: int) -> int:
-    """Return how many of `nodes` nodes decide. Any two majorities have a node in common."""
+    """Return the size of a majority of `nodes` nodes. Any two majorities have a node in common."""
     return nodes // 2 + 1

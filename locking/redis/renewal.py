@@ -139,7 +139,8 @@ class RenewalConnection:
             self.close()
             raise
         if any(isinstance(answer, ReadOnlyError) for answer in answers):
-            self.close()  # The server is no primary any more, so connect again: a Sentinel client finds the new one.
+            # The server is no longer a primary, so connect again: a Sentinel client finds the new primary.
+            self.close()
         return answers
 
     def close(self) -> None:

@@ -24,8 +24,9 @@ GRACE = 1.0
 class Waiter:
     """One wait for one lock, as a context manager.
 
-    The pop stays blocked on the server when a local timer ends, so waiting on costs no command. A waiter that leaves
-    always ends its pop first: an abandoned pop would swallow a grant meant for a waiter that is still alive.
+    When `wait` returns after its time limit, the pop stays blocked on the server. The next `wait` then sends no
+    command. A waiter always ends its pop before it leaves: an abandoned pop would take a grant meant for another
+    waiter.
 
     Args:
         pool: pool of the client. Its connections are not used, see `OwnConnections`.
@@ -34,8 +35,8 @@ class Waiter:
         wake: key of the list from which a waiter pops a grant.
         leave: tells the server that this waiter leaves. Its argument says whether the pop may still be blocked. If so,
             the server pushes to `bell`, which ends the pop.
-        strike: tells the server after an error that this waiter leaves. The server may be gone, so it takes a second at
-            most.
+        strike: tells the server after an error that this waiter leaves. It takes at most a second, because the server
+            may be gone.
         give_up: gives back a grant that arrived too late to be used.
     """
 
@@ -116,7 +117,7 @@ class Waiter:
         self._strike()
 
     def leave(self) -> str | None:
-        """Stop waiting, and return a grant that was popped at the last moment."""
+        """Stop waiting. Return a grant that was popped at the last moment, or None."""
         self.listed = False
         # If the server cannot be reached, it drops this waiter once the waiter's time in the list is over.
         with suppress(LockUnavailable, redis.RedisError):

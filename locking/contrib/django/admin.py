@@ -30,7 +30,7 @@ def may_see_locks(request: HttpRequest) -> bool:
 
 
 def most_wanted() -> tuple[list[HeldLock], str]:
-    """Return the held locks, those with the most waiters first, then the oldest; and an error message, or ""."""
+    """Return the held locks, sorted by number of waiters and age, highest first; and an error message, or ""."""
     try:
         locks = registry.held(get_redis_connection("default"))
     except LockUnavailable as error:
@@ -61,7 +61,7 @@ def held_locks(request: HttpRequest) -> HttpResponse:
 
 @permission_required(FORCE, raise_exception=True)
 def release_by_force(request: HttpRequest) -> HttpResponse:
-    """Show a form that asks for the reason. When it is sent, release the grant that the list has shown."""
+    """Show a form that asks for the reason. On POST, release the grant that the list of locks has shown."""
     name, fence = request.GET.get("name", ""), request.GET.get("fence", "")
     if request.method == "POST":
         why = request.POST.get("why", "").strip() or "no reason given"
@@ -72,7 +72,7 @@ def release_by_force(request: HttpRequest) -> HttpResponse:
                 by=f"{request.user.get_username()}: {why}",
                 fence=int(fence) if fence else None,
             )
-        except (LockUnavailable, ValueError) as error:  # ValueError: no lock can have this name or fence
+        except (LockUnavailable, ValueError) as error:  # ValueError: the name or fence in the address is invalid
             messages.error(request, str(error))
         else:
             if released:

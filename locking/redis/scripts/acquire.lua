@@ -31,7 +31,7 @@ local waited_for = not refused and redis.call('EXISTS', KEYS[3], KEYS[4]) > 0
 
 -- An offer that has expired unpopped shows that the listed waiters have died: grant to the caller below.
 if not holder and waited_for and redis.call('EXISTS', KEYS[4]) == 0 then
-    -- Without an offer, it is the holder that has died. Sleeping waiters came before the caller: offer them the lock.
+    -- No offer: the holder has died. Sleeping waiters came before the caller, so offer them the lock.
     redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
     if redis.call('ZCARD', KEYS[3]) > (redis.call('ZSCORE', KEYS[3], token) and 1 or 0) then
         local grant = string.format('%.0f ', fence) .. ARGV[2] .. ' ' .. token

@@ -1,5 +1,5 @@
--- Free the lock if the token holds it. With waiters, grant it to the waiter that has slept longest instead.
--- Without waiters, only delete the key.
+-- Release the lock if the token holds it. If there are waiters, grant it to the waiter that has slept longest. If there
+-- are none, only delete the key.
 --
 -- KEYS[1]  lock: token of the holder
 -- KEYS[2]  last grant: its fence and the label of its holder, for display
