@@ -1,4 +1,4 @@
-"""Audit of stock by the conservation law: units received = on hand + sold, and neither of these two is negative."""
+"""Audit of stock by the conservation law: units received = on hand + sold, and no figure is negative."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the tables say about one sku, in units.
+    """The figures of one sku in the tables, in units.
 
     Args:
         unexplained: the `received` of the sku's stock row, minus the sum of its stock movements. It should be 0.
@@ -34,7 +34,7 @@ class Figures:
     def conserved(self) -> bool:
         """Whether the conservation law holds.
 
-        Comparing the sums is not enough: with one sold too many and -1 on hand, received = on hand + sold still holds.
+        Comparing the sums is not enough: with 10 received, 11 sold and -1 on hand, the sums are equal.
         """
         adds_up = self.drift == 0 and self.unexplained == 0
         return adds_up and min(self.on_hand, self.sold) >= 0 and self.sold <= self.received
@@ -44,11 +44,11 @@ def check(stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int]) -> lis
     """Compute the figures of every sku from values that the caller has read from the tables.
 
     Args:
-        stock: (sku, units received, units on hand) of every sku. Read both arguments in one database snapshot.
+        stock: (sku, units received, units on hand) of every sku. Read `stock` and `sold` in one database snapshot.
         sold: units in valid orders, by sku. A sku without orders may be missing.
 
     Returns:
-        The figures of every sku in either argument, sorted by sku. The law holds if every one is `conserved`.
+        The figures of every sku in either argument, sorted by sku. The law holds if all of them are `conserved`.
     """
     rows = {sku: (received, on_hand) for sku, received, on_hand in stock}
     return [Figures(sku, *rows.get(sku, (0, 0)), sold.get(sku, 0)) for sku in sorted(rows.keys() | sold.keys())]

@@ -13,8 +13,8 @@ from django.db import connection
 Request = TypeVar("Request")
 Result = TypeVar("Result")
 LINGER, LONGER = 0.002, 0.004
-"""Seconds for which a batch waits for more calls: `LONGER` if the previous batch had 2 to `FEW` calls, and `LINGER` if
-it had more. If it had only one, the batch does not wait."""
+"""Seconds for which a batch waits for more calls: `LONGER` after a batch of 2 to `FEW` calls, `LINGER` after a larger
+batch. After a batch of one call, the next batch does not wait."""
 FEW = 4
 
 
@@ -26,7 +26,7 @@ def _held() -> threading.Lock:
 
 @dataclass(eq=False, slots=True)
 class Pending(Generic[Request, Result]):
-    """A call that waits in a `Batcher`. Its thread is woken once: its result is ready, or it must run the next batch.
+    """A call that waits in a `Batcher`. Its thread is woken once: to take its result, or to run the next batch.
 
     The thread waits by acquiring a held lock, and releasing that lock wakes it. `threading.Event` is slower: waking
     sixteen threads with events took a tenth of the time of their orders.
@@ -53,13 +53,16 @@ class Pending(Generic[Request, Result]):
 class Batcher(Generic[Request, Result]):
     """Runs one batch of calls at a time. Calls that arrive during a batch form the next one.
 
-    If no batch is running and the last one had only one call, a call runs at once. Otherwise its batch first waits
-    some milliseconds for more calls. Without the wait batches would stay small, because Postgres answers faster than
-    one process sends requests, and each batch costs a round trip. A batch starts after all its calls have arrived, so a
-    result is never older than its call. A caller's thread runs the batch.
+    The thread of one caller runs the batch. A batch starts after all its calls have arrived, so a result is never older
+    than its call.
+
+    A call runs at once if no batch is running and the last batch had only one call. Otherwise the batch first waits
+    some milliseconds for more calls. Each batch costs a round trip, and Postgres answers faster than one process sends
+    requests. So batches would stay small without the wait.
 
     Args:
-        waited: called for each call, with the times of `time.monotonic` at which the call was made and its batch began.
+        waited: called after each call with two times of `time.monotonic`: when the call was made, and when its batch
+            began.
     """
 
     def __init__(self, waited: Callable[[float, float], None] | None = None) -> None:
@@ -79,8 +82,8 @@ class Batcher(Generic[Request, Result]):
         """
         mine: Pending[Request, Result] = Pending(request)
         if not self._enter(mine, only_as_leader=True):
-            # Return the connection to the pool: the thread that runs the batch may need it.
-            # Close the connection before the call joins a batch: from then on, others may wait for this thread.
+            # Return the connection to the pool: the thread that runs the batch may need it. Do this before the call
+            # joins a batch: after that, this thread may be woken to run the batch, and other callers wait for it.
             if not connection.in_atomic_block:
                 connection.close()
             if not self._enter(mine):

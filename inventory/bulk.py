@@ -1,6 +1,6 @@
-"""Sell to many orders together: one UPDATE takes the stock.
+"""Sell stock to many orders at once: one UPDATE takes the units of all of them.
 
-It is part of the statement that saves the orders, or shares a transaction with it.
+The UPDATE is part of the statement that saves the orders, or shares a transaction with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from inventory.requests import OrderRequest, Reject, RequestItem, Save, save_at_
 
 
 def ignore_rejections(rejected: Mapping[OrderRequest, str]) -> None:
-    """Do nothing: a `Reject` callback for customers who still wait and get the refusal as their answer."""
+    """Do nothing: a `Reject` callback for customers who still wait, and get the refusal as the answer."""
 
 
 def commit(
@@ -28,13 +28,13 @@ def commit(
     *,
     lock_timeout: float | None = None,
 ) -> dict[UUID, InventoryError]:
-    """Sell to the orders one after the other, each from what the earlier ones leave, and commit.
+    """Sell units to the orders in their sequence, save the orders, and commit.
 
-    If the stock covers all of them and none is refused, one statement does it all. Otherwise the orders are checked one
-    by one in a transaction.
+    One statement is enough if the stock covers all orders and no order is refused. Otherwise a transaction checks the
+    orders one by one.
 
     Args:
-        reject: called in the same transaction with the orders that get no units.
+        reject: called in the transaction with the orders that get no units. Retries of saved orders are left out.
         lock_timeout: seconds that each statement may wait for a lock in Postgres; None keeps the session's setting.
 
     Returns:
@@ -59,7 +59,7 @@ def _transaction(lock_timeout: float | None) -> Iterator[None]:
 def _sell_one_by_one(
     orders: Sequence[OrderRequest], save: Save, reject: Reject, lock_timeout: float | None
 ) -> dict[UUID, InventoryError]:
-    """Sell to the orders one after the other, each from what the earlier ones leave.
+    """Sell units to the orders in their sequence, each from the units that earlier orders have left.
 
     If `save` refuses an order, its units are offered to the orders for which too few were left.
     """
@@ -74,7 +74,7 @@ def _sell_one_by_one(
             for order in fitting:
                 (left if order.id in unsaved else sold).update(_units_of([order]))
             refusals.update(unsaved)
-            if not unsaved:  # `save` refused nothing, so no units came back for the other orders.
+            if not unsaved:  # `save` refused no order, so no units came back for the other orders.
                 refusals.update(_shortage_errors(shortages, sold))
                 break
         if sold:
@@ -89,7 +89,10 @@ def _reject(orders: Sequence[OrderRequest], refusals: Mapping[UUID, InventoryErr
 
 
 def _is_rejection(refusal: InventoryError | None) -> bool:
-    """Return whether an order must be saved as rejected. A retry must not: the order that it repeats stays valid."""
+    """Return whether an order must be saved as rejected.
+
+    A retry must not be saved as rejected, because the order that it repeats stays valid.
+    """
     return refusal is not None and not (isinstance(refusal, Duplicate) and refusal.same)
 
 
@@ -99,8 +102,8 @@ def _fit(
     """Choose the orders for which enough units remain, one after the other, and subtract their units from `left`.
 
     Returns:
-        The orders that fit, the orders that do not, and the first item with too few units of each order that does not
-        fit.
+        Three values: the orders that fit; the orders that do not fit; and, for each order that does not fit, its first
+        item with too few units.
     """
     fitting: list[OrderRequest] = []
     shortages: dict[UUID, RequestItem] = {}

@@ -1,4 +1,4 @@
-"""A cache for one process, in which one caller at a time refreshes a value while the others use the old one."""
+"""A cache in the memory of one process. One caller refreshes a value while other callers use the old value."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 TimeToLive = float | Callable[[float], float]
-"""Seconds for which a value may be used, counted from the start of loading, or a function that returns them.
+"""Seconds for which a value may be used, counted from the start of loading; or a function that returns them.
 
-The function gets the seconds that loading took, so that a value which takes long to load can be used for longer.
+The function gets the number of seconds that loading took. So a value that loads slowly can be used for longer.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheEntry(Generic[Value]):
-    """A cached value. Two entries are equal only if they are the same object, so every change of a key can be noticed.
+    """A cached value. Entries are equal only if they are the same object, so a changed entry is always noticed.
 
     Args:
         value: None when nothing is cached.
@@ -59,7 +59,7 @@ class Cache(Generic[Key, Value]):
             self._entries[key] = CacheEntry(value, refresh_at, expires_at)
 
     def replace(self, key: Key, old: CacheEntry[Value], new: CacheEntry[Value]) -> None:
-        """Store an entry, but only if `old` is still the entry of the key."""
+        """Store an entry if `old` is still the entry of the key. Otherwise do nothing."""
         with self._mutex:
             if self.get(key) is old:
                 self._entries[key] = new
@@ -68,10 +68,10 @@ class Cache(Generic[Key, Value]):
         """Claim the refresh of some entries: no other caller refreshes them before `until`.
 
         Args:
-            until: a monotonic time; from then on another caller may claim the refresh.
+            until: monotonic time from which another caller may claim the refresh.
 
         Returns:
-            The claimed entries as they are stored now. None if one of them has changed; then nothing is claimed.
+            The claimed entries as they are stored now. None if an entry of `due` has changed; then nothing is claimed.
         """
         with self._mutex:
             if any(self.get(key) is not entry for key, entry in due.items()):
@@ -91,15 +91,16 @@ class Cache(Generic[Key, Value]):
     ) -> Value | None:
         """Return a cached value, or load it.
 
-        In the second half of its time to live, one caller loads the value again while the others use the old one.
-        Otherwise all callers would have to wait when it expires. If there is no usable value, one caller loads it. The
-        others wait for this load, and share its result or its error.
+        In the second half of a value's time to live, one caller loads the value again, and other callers use the old
+        value. So callers need not wait when the value expires. Without a usable value, one caller loads it. The others
+        wait for this load, and share its result or its error.
 
         Args:
             load: returns the current value; None is not cached.
             ttl: for how long a loaded value may be used.
-            stale_if: if `load` raises this error, a value that has not expired is used once more.
-            stale_while_loading: while one caller loads, the others use an expired value, however old it is.
+            stale_if: if `load` raises one of these errors while the cached value has not expired, return the cached
+                value.
+            stale_while_loading: whether other callers use an expired value, of any age, while one caller loads.
         """
         now = time.monotonic()
         entry = self.get(key)
@@ -114,7 +115,7 @@ class Cache(Generic[Key, Value]):
             return entry.value
 
     def reload(self, key: Key, load: Callable[[Key], Value | None], *, ttl: TimeToLive) -> Value | None:
-        """Load a value even if one is cached, and cache it. Other callers use the old value meanwhile.
+        """Load a value again even if it is cached, and cache the result. Other callers use the old value meanwhile.
 
         Args:
             load, ttl: as in `get_or_load`.
@@ -134,7 +135,7 @@ class Cache(Generic[Key, Value]):
 
         Args:
             entry: the entry of the key, as the caller has read it.
-            waits: wait for the other caller, even if there is an older value.
+            waits: whether to wait for a caller that is loading, even if `entry` has a value.
         """
         if ttl == 0:  # Without caching, a shared load could return a value from before this call.
             return self._load(key, entry, load, ttl)
@@ -168,7 +169,7 @@ class Cache(Generic[Key, Value]):
         value = load(key)
         if value is not None:
             seconds = ttl(time.monotonic() - began) if callable(ttl) else ttl
-            # This does nothing if `forget` was called meanwhile: the value may have been read before the change.
+            # Store nothing if `forget` was called meanwhile: the value may have been read before the change.
             self.replace(key, entry, CacheEntry(value, began + seconds / 2, began + seconds))
         return value
 

@@ -35,7 +35,7 @@ class TryAgain(InventoryError):
 
 
 class StockBusy(TryAgain):
-    """The lock was not granted in time, or it expired and a later holder has changed the stock."""
+    """The lock was not granted in time. Or it expired, and a later holder has changed the stock."""
 
 
 class StockElsewhere(TryAgain):
@@ -78,7 +78,7 @@ class UnknownStrategy(StockUnavailable):
 
 
 class Refusal(InventoryError):
-    """Why an order was not saved. The shop's `Save` callback returns it; a strategy raises it for a single order."""
+    """Why an order was not saved. The shop's `Save` callback returns it; a strategy raises it for one order."""
 
 
 class Duplicate(Refusal):
@@ -86,7 +86,8 @@ class Duplicate(Refusal):
 
     Args:
         existing: the id of the order that has the key.
-        same: whether both requests have the same body. Then this is a retry, and the existing order is its answer.
+        same: whether both requests have the same body. If so, the new request is a retry, and its answer is the
+            existing order.
     """
 
     def __init__(self, existing: UUID, *, same: bool = True) -> None:

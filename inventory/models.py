@@ -74,7 +74,7 @@ class StockUnit(models.Model):
 
 
 class StockMovement(models.Model):
-    """A change of a sku's units received, with who made it and why. The movements of a sku add up to its `received`."""
+    """A change of a sku's units received, with the user and the reason. `received` is the sum of a sku's movements."""
 
     class Kind(models.TextChoices):
         DELIVERED = "delivered"

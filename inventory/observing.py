@@ -1,7 +1,7 @@
 """Events for metrics and traces: waits for locks, batches, commits, and the path of orders through the queue.
 
-A process ignores these events until it calls `listen`. Web servers, workers and beat call it for metrics, unless
-METRICS is off, and for traces, if TRACES is on.
+A process ignores these events until it calls `listen`. Web servers, workers and beat call it if METRICS or TRACES is
+on.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from locking import Lease, Lock
 
 
 class Observer:
-    """Receives the events, and ignores them in this base class. A method must be quick and must not raise."""
+    """Base class of receivers of events. Its methods do nothing. An override must be quick and must not raise."""
 
     def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
         """Handle the end of a wait of `seconds` for a lock. `granted` tells whether the lock was granted."""
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
-        """Handle the release of a lock that was held for `seconds`. `lost` tells whether its lease had ended before."""
+        """Handle the release of a lock that was held for `seconds`.
+
+        `lost` tells whether its lease had ended before the release.
+        """
 
     def batch_saved(self, orders: int) -> None:
         """Handle an attempt of `group-commit` to save this number of orders in one transaction."""
@@ -48,7 +51,7 @@ class Observer:
         """Return a context in which a worker saves a batch of queued orders.
 
         Args:
-            traces: what `queueing` gave for each order, by order id.
+            traces: the `traceparent` that `queueing` gave for each order, by order id.
         """
         return nullcontext()
 
@@ -86,7 +89,7 @@ def observers() -> Sequence[Observer]:
 
 @contextmanager
 def hold(lock: Lock, timeout: float, *, strategy: str) -> Iterator[Lease]:
-    """Hold a lock as `lock.hold` does, and report to the observer how long it was waited for and held.
+    """Hold a lock as `lock.hold` does. Tell the observers how long the caller has waited for it and held it.
 
     Args:
         timeout: seconds to wait at most.
@@ -119,9 +122,9 @@ def batch_waited(since: float, until: float) -> None:
 
 
 def measure_commit() -> None:
-    """Measure the time from this call to the commit of the open transaction, and tell it to the observers.
+    """Tell the observers how long the open transaction takes to commit, counted from this call.
 
-    Call it after the last statement of the transaction. Nothing is told if the transaction is rolled back.
+    Call it after the last statement of the transaction. If the transaction is rolled back, observers are not told.
     """
     if _observers:
         began = time.monotonic()
@@ -129,14 +132,14 @@ def measure_commit() -> None:
 
 
 def committed(seconds: float) -> None:
-    """Tell the observers that Postgres has committed orders, and how long that statement took."""
+    """Tell the observers that Postgres has committed orders, and how many seconds the commit took."""
     for observer in _observers:
         observer.committed(seconds)
 
 
 @contextmanager
 def queueing() -> Iterator[str]:
-    """Tell the observers that an order is put on the queue, and give what identifies its trace, if it has one."""
+    """Tell the observers that an order is put on the queue. Yield its `traceparent`, or "" if it is not traced."""
     with ExitStack() as stack:
         traces = [stack.enter_context(observer.queueing()) for observer in _observers]
         yield next(filter(None, traces), "")

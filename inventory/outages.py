@@ -1,4 +1,4 @@
-"""Outages of servers: recognise them, limit the requests meanwhile, and log their beginning and end once."""
+"""Outages of servers: recognise an outage, limit the requests during it, and log its beginning and end once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def is_away(error: Exception) -> bool:
-    """Return whether an error means that the server cannot be reached, not that the server refused a request."""
+    """Return whether an error means that the server cannot be reached. False if the server refused the request."""
     if isinstance(error, (OperationalError, InterfaceError)):
         state = getattr(error.__cause__, "sqlstate", None)
         # SQLSTATE 57P: Postgres is shutting down or starting up. 08: a pooler cannot reach Postgres.
@@ -25,10 +25,10 @@ def is_away(error: Exception) -> bool:
 class Breaker:
     """A circuit breaker: while a server does not answer, only one caller of the process at a time sends it a request.
 
-    Without it, every caller would block a thread until its request times out.
+    Without the breaker, every caller would block a thread until its request times out.
 
     Args:
-        longest: seconds after which another caller may try if the first one has not come back.
+        longest: seconds after which another caller may try, if the first caller has not finished its attempt.
         retry: seconds between the end of one attempt and the next.
         clock: returns the time in seconds.
     """
@@ -43,7 +43,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the server is away, and no caller may try it now."""
+        """Whether the server is away, and no caller may send it a request now."""
         ask_at = self._ask_at
         return ask_at is not None and self._clock() < ask_at
 
@@ -66,7 +66,10 @@ class Breaker:
                     self._ask_at = min(self._ask_at, self._clock() + self.retry)
 
     def is_another_callers(self) -> bool:
-        """Return whether the caller must leave the server alone now, because it is another caller's turn to try it."""
+        """Return whether this caller must send no request, because it is another caller's turn.
+
+        If False, this caller may try the server.
+        """
         if self._ask_at is None:
             return False
         with self._mutex:
@@ -78,7 +81,7 @@ class Breaker:
 
 
 class Outages:
-    """Logs failing work of this process: the first of several failures in a row, and the success after them."""
+    """Logs failing work of this process: only the first of several failures in a row, and the success after them."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -105,7 +108,7 @@ class Outages:
 ANSWERING = "Answering requests with Postgres"
 """Name of the API's work that fails while Postgres is away.
 
-It works again once a sale is read from Postgres, or a health check finds Postgres.
+The outage ends when a sale is read from Postgres, or when a health check finds Postgres.
 """
 
 outages = Outages()

@@ -1,6 +1,6 @@
-"""Repairs differences between Redis and Postgres that crashed processes have left, while the shop is selling.
+"""Repair differences between Redis and Postgres that crashed processes have left. Safe while the shop is selling.
 
-Postgres is the truth. Each repair is guarded: it does nothing if the state has changed since it was read.
+Postgres is the source of truth. A repair does nothing if the state has changed since it was read.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def reconcile(
     """Correct the copies of stock in Redis, and merge stock that is split for a strategy which no longer sells it.
 
     Args:
-        on_sale: returns the strategy of each sku in an open or preheated sale; copies of other skus' stock are removed.
-            Each repair calls it again after it has found what is wrong, so that a sale preheated meanwhile keeps its
+        on_sale: returns the strategy of each sku in an open or preheated sale. Copies of the stock of other skus are
+            removed. A repair that has found an error calls it again, so that a sale preheated meanwhile keeps its
             copies.
-        grace: seconds after which the reservation of an unsaved order counts as abandoned. Its process may be only
-            paused: if the units are sold meanwhile, the guarded UPDATE then refuses the order.
+        grace: seconds after which the reservation of an unsaved order counts as abandoned. If its process was only
+            paused and the units are sold meanwhile, the guarded UPDATE refuses the order.
 
     Returns:
         The repairs; each one is logged.
@@ -69,7 +69,7 @@ def reconcile(
     }.items():
         with failures.noted(part):
             for repair in found:
-                # Log each repair at once: it stays made even if a later one fails.
+                # Log each repair at once: it is kept even if a later repair fails.
                 logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
                 repairs.append(repair)
     failures.log_and_raise()
@@ -89,7 +89,7 @@ class Failures:
         Args:
             part: what the block repairs.
             one_of_many: whether similar blocks follow. Then the error of an unreachable server is raised at once,
-                because all of them would fail, each after its timeout.
+                because every following block would fail, too, each after its timeout.
         """
         try:
             yield
@@ -112,7 +112,10 @@ class Failures:
 
 
 def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
-    """Correct sums of reserved units that differ from the reservations: Redis has lost one of these two keys."""
+    """Correct sums of reserved units that differ from the reservations.
+
+    They differ if Redis has lost one of the two keys.
+    """
     for sku, before, after in counters.recount():
         yield Repair(f"{before} units counted as reserved, but reservations add up to {after}", sku, 0)
 
@@ -150,7 +153,8 @@ def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[s
     if not (not_on_sale := found.difference(on_sale())):
         return
     with transaction.atomic():
-        # Check again under the row locks. Preheating a sale takes them too, so it is now finished or has to wait.
+        # Call `on_sale` again under the row locks. A preheating sale takes these locks, too, so it has finished or
+        # waits.
         stock.lock(not_on_sale)
         unused = sorted(not_on_sale.difference(on_sale()))
         registry.unload(unused)
@@ -159,11 +163,11 @@ def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[s
 
 
 def _merge_splits_of_others(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
-    """Merge segments and unit rows of skus that another strategy sells now. It would not find units in them."""
+    """Merge segments and unit rows of skus that another strategy sells now. That strategy cannot sell units in them."""
     if not (found := registry.split_by_others(on_sale())):
         return
     with transaction.atomic():
-        stock.lock(found)  # Read `on_sale` under the row locks, for which preheating waits.
+        stock.lock(found)  # Call `on_sale` under the row locks: a sale that is preheated now waits for them.
         merged = registry.merge_splits_of_others({sku: name for sku, name in on_sale().items() if sku in found})
     for sku in merged:
         yield Repair("stock split for a strategy that does not sell it", sku, 0)

@@ -1,4 +1,4 @@
-"""What a customer wants to order, and the callbacks by which a strategy saves it: shared by shop and strategies."""
+"""Order requests, and the callbacks with which a strategy saves them. Shop and strategies share these types."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OrderRequest:
     """An order that is not saved yet.
 
     Args:
-        id: UUIDv7, made by the caller, so that an order whose answer was lost can be looked up.
+        id: UUIDv7, made by the caller, so that the order can be looked up even if the answer was lost.
         items: sorted by sku, one per sku. Strategies take locks and rows in this order, so that two orders for the same
             skus cannot deadlock.
         key: the customer's idempotency key. `body_hash` tells a retry from a different order with the same key.
@@ -57,7 +57,7 @@ class OrderRequest:
 
     @property
     def skus(self) -> list[str]:
-        """The sku of each item, in the sequence of the items."""
+        """The sku of each item, in the order of the items."""
         return [item.sku for item in self.items]
 
     @property
@@ -74,7 +74,7 @@ class OrderRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where an order is stored when a strategy returns: in Postgres (`COMMITTED`) or on the queue in Redis.
+    """The place of an accepted order: committed in Postgres (`COMMITTED`), or on the queue in Redis.
 
     Args:
         place: the order's place in the queue, from 1; a worker saves it later. None for a committed order.
@@ -92,14 +92,16 @@ Placement.COMMITTED = Placement()
 Save = Callable[[Sequence[OrderRequest]], Mapping[UUID, Refusal]]
 """Callback that writes orders in the open transaction, in a fixed number of statements.
 
-It returns why orders were refused, by order id, and writes nothing for these. It may also write orders of other
+It returns the refusals by order id, and writes nothing for refused orders. It may also write the orders of other
 requests.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """The UPDATE by which a strategy takes the stock of some orders. It becomes a part of the statement that saves.
+    """The UPDATE with which a strategy takes the stock of some orders.
+
+    It becomes part of the statement that saves them.
 
     Args:
         sql: updates the stock rows that have enough units. It ends with its WHERE clause, so that `AND …` can be
@@ -136,9 +138,9 @@ Reject = Callable[[Mapping[OrderRequest, str]], None]
 """Callback that writes queued orders as rejected, with the reason, in the open transaction. Idempotent."""
 
 Saved = Callable[[Collection[UUID]], set[UUID]]
-"""Callback that returns which of these orders were ever saved as sold. Rejected orders are not among them.
+"""Callback that returns which of these orders were saved as sold, even if they ended later. Rejected orders are not.
 
-It accepts any number of ids: as many as a long queue has.
+It accepts any number of ids, because a queue may be long.
 """
 
 Buyer = tuple[int, int]
@@ -165,7 +167,7 @@ class QueuedOrder:
     Args:
         order: None when the order is no longer on the queue.
         place: its place in the queue, from 1.
-        existing: the id of the order that was saved instead of it.
+        existing: the id of the order that was saved instead.
         reason: why it was rejected.
         sale: sale id of a rejected order.
         customer: customer id of a rejected order.
@@ -184,7 +186,7 @@ class QueuedOrder:
 def save_at_once(orders: Sequence[OrderRequest], save: Save, taking: Taking) -> bool:
     """Take the stock of orders and save them in one statement, see `SaveAtOnce.at_once`. Return whether they are saved.
 
-    The answer is no, too, if `save` cannot do this.
+    Return False, too, if `save` is no `SaveAtOnce`.
     """
     if not isinstance(save, SaveAtOnce):
         return False
@@ -196,7 +198,7 @@ def save_at_once(orders: Sequence[OrderRequest], save: Save, taking: Taking) -> 
 
 
 def save_one(order: OrderRequest, save: Save) -> None:
-    """Save one order in the open transaction, as the last thing before its commit.
+    """Save one order in the open transaction. Call it last, just before the commit.
 
     Raises:
         Refusal: the order was not written. The caller's transaction rolls back.

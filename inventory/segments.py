@@ -1,6 +1,6 @@
 """Segments in Postgres: lock their rows, and move units between them and the unsplit stock.
 
-A segment is a part of a sku's stock with its own row. Unsplit stock is what the sku's main row still holds.
+A segment is a part of a sku's stock with its own row. Unsplit stock is the units in the sku's stock row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A short-lived cache of skus that are sold out, so that late requests cost almost nothing.
+"""A short-lived cache of sold-out skus, so that a request after the last unit is refused at almost no cost.
 
-Each process has its own cache, and trusts an entry for `SOLD_OUT_TTL` seconds only: units that another process has
-returned can be sold soon. After that time one request probes the stock while the others are still refused. Otherwise
-all of them would queue at the lock or the row, several times a second, in vain.
+Each process has its own cache, and trusts an entry for `SOLD_OUT_TTL` seconds only: another process may return units.
+After that time, one request probes the stock while the others are still refused. Otherwise all requests would queue at
+the lock or the row, several times a second, and get nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ stock."""
 
 @contextmanager
 def remembered(request: OrderRequest) -> Iterator[None]:
-    """Refuse a request that wants more units than the cache says are left. Otherwise run the block: it takes stock.
+    """Refuse a request for more units than the cached units left. Otherwise run the block, which takes the stock.
 
     If the cached entry is older than `SOLD_OUT_TTL` seconds, one request runs as a probe. If the block raises
-    `SoldOut`, the units left are cached again. If it succeeds, the entry is dropped, and every request may try. If it
-    fails otherwise, the next request is the probe. If it hangs, another probe starts every `SOLD_OUT_TTL` seconds.
+    `SoldOut`, the units left are cached again. If the block succeeds, the entry is dropped, and every request may try.
+    After another error, the next request is the probe. If the block hangs, another probe starts every `SOLD_OUT_TTL`
+    seconds.
 
     Raises:
         SoldOut: too few units are left, according to the block or the cache.
@@ -59,7 +60,8 @@ def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
     """Claim the sold-out entries that this request probes, and return them by sku.
 
     Raises:
-        SoldOut: a fresh entry says that too few units are left. Then the request probes none of its items.
+        SoldOut: too few units are left, according to an entry that is not due for a probe. Then the request probes
+            nothing.
     """
     while True:
         now, due = time.monotonic(), {}
@@ -77,7 +79,7 @@ def _begin(request: OrderRequest) -> Mapping[str, CacheEntry[int]]:
 
 
 def _probe_again(probes: Mapping[str, CacheEntry[int]], *, but: str = "") -> None:
-    """Let the next request probe these skus, because this one did not learn whether they are sold out. Skip `but`."""
+    """Let the next request probe these skus, except `but`. This request did not learn whether they are sold out."""
     for sku, entry in probes.items():
         if sku != but:
             units_left.replace(sku, entry, replace(entry, refresh_at=-math.inf))

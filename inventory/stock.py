@@ -18,8 +18,8 @@ from inventory.errors import CorrectionTooLarge, SoldOut, StockElsewhere
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 from inventory.requests import RequestItem, Taking
 
-# Plain SQL, because every order runs these statements while others wait for its row lock.
-# Composing these statements with the ORM takes about as long as Postgres takes to run them.
+# Use plain SQL: other orders wait for the row lock while these statements run. To compose them with the ORM takes about
+# as long as Postgres takes to run them.
 TAKE = """
     UPDATE inventory_stockitem
        SET on_hand = on_hand - %(units)s, version = version + 1
@@ -112,8 +112,8 @@ def taking(units: Mapping[str, int]) -> Taking:
 def take_from_all(item: RequestItem) -> None:
     """Subtract an item in the open transaction, wherever its units are: in the stock row, segments or unit rows.
 
-    Use it if it is not known which strategy has split the stock. Call it for several skus in sorted order, to avoid
-    deadlocks. It raises the same errors as `take`.
+    Use it if the caller does not know which strategy has split the stock. Call it for several skus in sorted order, to
+    avoid deadlocks. It raises the same errors as `take`.
     """
     try:
         take(item.sku, item.quantity)
@@ -164,7 +164,7 @@ def lock(skus: Collection[str]) -> dict[str, int]:
 
 
 def merge(sku: str, wanted: int) -> None:
-    """Move all segments and unit rows of a sku back to its stock row, if that has fewer units than wanted.
+    """Move all segments and unit rows of a sku back to its stock row, if this row has fewer units than wanted.
 
     Runs in the open transaction. A strategy that sells from segments or unit rows splits the stock again when it finds
     them empty.

@@ -1,8 +1,8 @@
 """Stock counters in Redis for skus that are split into segments: one counter per segment.
 
-A segment's counter is an ordinary counter (see `whole.py`) under a name of its own. Reservations store that name, so
-units go back to the segment that they came from. While no order is in progress, the counters of a sku plus its reserved
-units equal its units on hand in Postgres.
+A segment's counter is an ordinary counter (see `whole.py`) with its own name. Reservations store that name, so units go
+back to the segment from which they were taken. While no order is in progress, counters + reserved units of a sku = its
+units on hand in Postgres.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def segment_count_key(sku: str) -> str:
 def segment_name(sku: str, number: int) -> str:
     """Return the counter name of a segment: the sku, a zero byte and the number.
 
-    Postgres allows no zero byte in a sku, so names are unique. The zero byte sorts first, so names sort as their skus
-    do.
+    Postgres allows no zero byte in a sku, so names are unique. The zero byte sorts before all other characters, so
+    names have the same order as their skus.
     """
     return f"{sku}\0{number}"
 
 
 class SegmentCounters(Counters):
-    """The counters of segments in one Redis server."""
+    """The counters of all segments in one Redis server."""
 
     def __init__(self, client: Redis) -> None:
         super().__init__(client)
@@ -68,16 +68,16 @@ class SegmentCounters(Counters):
         return {sku: (sum(each[0]), each[1]) for sku, each in found.items() if each is not None}
 
     def rebalance(self, sku: str, known: int, segment_count: int, first: int) -> int | None:
-        """Give the first segment of a sku `first` units, and distribute the rest evenly over all segments.
+        """Distribute the units of a sku evenly over its segments. Give the first one `first` additional units.
 
         Args:
             known: the number of segments whose locks the caller holds.
             segment_count: the number of segments that get units.
-            first: units that the first segment needs.
+            first: units that the first segment gets in addition to its share.
 
         Returns:
-            Units in all segments; if these are fewer than `first`, nothing was moved. None when the sku has no segments
-            or more than `known`.
+            The units in all segments. If they are fewer than `first`, nothing was moved. None if the sku has no
+            segments, or more segments than `known`.
         """
         units = self._run(sku, known, segment_count, "", first, ())
         return None if units is None else units[1]
@@ -89,7 +89,7 @@ class SegmentCounters(Counters):
 
         Args:
             segment_count: the number of segments that get units; existing segments beyond it are emptied.
-            on_hand, committed, make: as in `Counters.load`, which also says what is returned.
+            on_hand, committed, make: as in `Counters.load`. The result is the same, too.
         """
         while True:
             found = self.segments(sku, segment_count)

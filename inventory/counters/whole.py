@@ -1,4 +1,4 @@
-"""Stock counters in Redis, one per sku, and a reservation for each order that has taken units and is not saved yet.
+"""Stock counters in Redis, one per sku, and the reservations of orders that have taken units and are not saved yet.
 
 Redis only admits an order; Postgres decides whether it is sold. While no order is in progress, counter + reserved units
 = units on hand in Postgres; `load` restores that equation. Every key has the hash tag `{stock}`, so that one script may
@@ -34,7 +34,8 @@ END_RESERVATION = script("end_reservation")
 LOAD = script("load")
 RECOUNT = script("recount")
 RECOUNTED = 2000
-"""Maximum number of reservations that `recount` adds up. Each takes 0.03 ms, during which Redis serves nobody."""
+"""Maximum number of reservations that `recount` adds up. Each reservation takes 0.03 ms, during which Redis serves no
+other client."""
 ENTRY = re.compile(r"(\d+-\d+)?")
 BUYER = re.compile(r"(\d+:\d+)?")
 
@@ -68,8 +69,7 @@ class Reservation:
 
 Unended = deque[tuple[UUID, tuple[str, ...], str]]
 UNENDED = 10_000
-"""Maximum number of reservations that a process remembers because Redis did not end them. Reconciliation ends the
-rest."""
+"""Maximum number of reservations in `Counters.unended`. Reconciliation ends the others."""
 
 
 class Counters:
@@ -86,18 +86,19 @@ class Counters:
         self._load: Any = client.register_script(LOAD)
         self._recount: Any = client.register_script(RECOUNT)
         self.unended: Unended = deque(maxlen=UNENDED)
-        """Reservations that Redis did not end, because it did not answer. All orders of a strategy share one list."""
+        """Reservations that are still to be ended, because Redis did not answer. All orders of a strategy share one
+        list."""
 
     def load(self, sku: str, on_hand: int, committed: Collection[UUID], *, make: bool) -> int | None:
         """Set the counter of a sku to the units on hand minus the units reserved.
 
         Args:
             on_hand: units in Postgres. The caller holds the sku's row lock until this returns.
-            committed: ids of orders that have a reservation and are saved already.
-            make: create a missing counter; otherwise it stays missing.
+            committed: ids of orders that have a reservation and are already saved.
+            make: whether to create the counter if it is missing.
 
         Returns:
-            Units that were added to the counter, 0 for one that was created; None if there is no counter.
+            Units that were added to the counter; 0 for a new counter; None if there is no counter.
         """
         arguments = [sku, on_hand, "make" if make else "mend", *map(str, committed)]
         before, after = self._load([RESERVATIONS, RESERVED_UNITS, counter_key(sku)], arguments)
@@ -111,12 +112,12 @@ class Counters:
             self.client.delete(*keys)
 
     def take(self, order: OrderRequest) -> None:
-        """Take the units of all items of an order from their counters and reserve them, or take none. Idempotent.
+        """Take the units of all items of an order from their counters and reserve them, or take nothing. Idempotent.
 
         Raises:
             SoldOut, StockReserved, StockNotLoaded: nothing was taken.
-            StockUnavailable: Redis did not answer. Units that it may have taken are given back. If Redis does not
-                answer this either, `end_again` or reconciliation gives them back later.
+            StockUnavailable: Redis did not answer. Units that it may have taken are given back: by this call or, if
+                Redis does not answer again, later by `end_again` or reconciliation.
         """
         reservation = msgspec.json.encode({"items": [(item.sku, item.quantity) for item in order.items]})
         try:
@@ -138,7 +139,7 @@ class Counters:
         """Return the reserved units of an order to their counters. Idempotent.
 
         Args:
-            order_id: an order that was certainly not saved.
+            order_id: id of an order that is not saved in Postgres, and cannot be saved later.
             names: counter names of its items, in the order of the items.
 
         Returns:
@@ -182,7 +183,7 @@ class Counters:
         return sorted({name.partition("\0")[0] for name in names})
 
     def counted(self, skus: Sequence[str]) -> list[str]:
-        """Return those skus that have a counter, even if it is at 0."""
+        """Return which of these skus have a counter, even a counter at 0."""
         with self.client.pipeline(transaction=False) as pipe:
             for sku in skus:
                 pipe.exists(counter_key(sku))
@@ -219,7 +220,7 @@ class Counters:
         return found
 
     def reservations(self) -> list[Reservation]:
-        """Return every reservation, the oldest first. One that cannot be read is logged and skipped."""
+        """Return every reservation, the oldest first. An unreadable reservation is logged and skipped."""
         found = []
         for order_id, encoded in self.client.hgetall(RESERVATIONS).items():
             try:

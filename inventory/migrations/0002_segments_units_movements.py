@@ -55,7 +55,7 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('item', 'number'), name='segment_once_per_sku'), models.CheckConstraint(condition=models.Q(('on_hand__gte', 0)), name='segment_on_hand_not_negative')],
             },
         ),
-        # Stock received before movements existed needs one too: the units received are the sum of the movements.
+        # Add a movement for stock that was received before this table existed: units received = sum of the movements.
         migrations.RunSQL(
             "INSERT INTO inventory_stockmovement (sku, kind, units, why, at)"
             " SELECT sku, 'delivered', received, 'Received before movements were kept.', now()"

@@ -10,11 +10,12 @@ class Migration(migrations.Migration):
         ('inventory', '0004_split_by'),
     ]
 
-    # The shop goes on selling: no statement waits for orders while others wait for it.
+    # The shop sells during this migration. In one transaction, a statement would wait for orders while others wait for
+    # its locks.
     atomic = False
 
     operations = [
-        # AlterField on the table would drop the foreign key and make it again, which locks both tables.
+        # AlterField on the table would drop the foreign key and create it again, which locks both tables.
         migrations.SeparateDatabaseAndState(
             database_operations=[
                 migrations.RunSQL(

@@ -1,4 +1,4 @@
-"""The units that each customer has queued or bought of a sku, counted in Redis to enforce the limit per customer."""
+"""Units of a sku that each customer has queued or bought. Redis counts them to enforce the limit per customer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BoughtUnits:
         return counted
 
     def subtract_returned(self, returned: Iterable[ReturnedUnits]) -> None:
-        """Subtract units that customers gave back, so that they may buy as many again."""
+        """Subtract returned units, so that the customers may buy as many again."""
         with self.client.pipeline(transaction=False) as pipe:
             for each in returned:
                 arguments = [buyer_text(each.sale, each.customer), each.quantity]
@@ -51,7 +51,7 @@ class BoughtUnits:
             pipe.execute()
 
     def correct(self, sku: str, buyer: Buyer, before: int, after: int) -> bool:
-        """Set a customer's units of a sku, if they are still `before`. Return whether they were."""
+        """Change a customer's units of a sku from `before` to `after`. Return False if they are no longer `before`."""
         return bool(self._correct([bought_key(sku)], [buyer_text(*buyer), before, after]))
 
     def forget(self, skus: Sequence[str]) -> None:

@@ -27,7 +27,10 @@ class DeadLetters:
         self.client.xadd(DEAD_LETTERS, fields, maxlen=KEPT)
 
     def newest(self, count: int = 100) -> list[tuple[datetime, str, str, str]]:
-        """Return dead letters, newest first: (time, id of the order or else of the entry, queued order, reason)."""
+        """Return dead letters as (time, id, queued order, reason), newest first.
+
+        The id is that of the order, or of the queue's entry if the order's id cannot be read.
+        """
         return [
             (datetime.fromtimestamp(int(text(number).split("-")[0]) / 1000).astimezone(), *_values(fields))
             for number, fields in self.client.xrevrange(DEAD_LETTERS, count=count)

@@ -43,7 +43,7 @@ class QueueEntry:
         return self.trace[3:35]
 
     def age(self, now: float) -> float:
-        """Return for how many seconds the order has been queued.
+        """Return how many seconds the order has been in the queue.
 
         Args:
             now: seconds since 1970. If this clock is behind that of Redis, the age may be 0.
@@ -58,7 +58,7 @@ def encode(order: OrderRequest) -> str:
 
 def new_reservation(order: OrderRequest, trace: str = "") -> Mapping[str, Any]:
     """Return the reservation of an order to be queued. `enqueue.lua` adds time, place in the queue and entry id."""
-    # The trace is no field of the order, so that a worker of an earlier version can still read the order.
+    # Store the trace beside the order, not in it: a worker of an earlier version can then still read the order.
     return {
         **({"trace": trace} if trace else {}),
         "items": [(item.sku, item.quantity, item.limit or 0, str(item.price), item.name) for item in order.items],

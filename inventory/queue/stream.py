@@ -1,7 +1,8 @@
 """The queue of accepted orders in Redis: a stream to which one script appends, and from which workers read.
 
-An entry, and the reservation of its units, stays until a worker has finished the order. If a worker dies, another one
-takes over the entries that it has read. So an order may be saved twice, and saving must be idempotent.
+An entry, and the reservation of its units, stays until a worker has finished the order. If a worker dies, another
+worker takes over its unfinished entries. So a worker may save an order that is already saved: saving must be
+idempotent.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ REMOVE_WORKERS = script("remove_workers")
 STREAM = "{stock}:queue"
 GROUP = "workers"
 NOBODY = "nobody"
-"""Consumer of the stream that owns the entries which workers have handed back. No worker has this name."""
+"""Name of a consumer that no worker uses. It owns the entries that workers have handed back."""
 LAST_QUEUED = "{stock}:queue:last"
 LAST_FINISHED = "{stock}:queue:done"
 WOKEN = "{stock}:queue:woken"
 FINISHED_AT_ONCE = 100
-"""Maximum number of saved orders that one script takes off the queue. It blocks Redis for about a millisecond."""
+"""Maximum number of saved orders that one script takes off the queue. The script blocks Redis for about a
+millisecond."""
 KEPT = 86400
 """Seconds for which Redis keeps an idempotency key, and the outcome of an order that was not saved."""
 
@@ -133,7 +135,11 @@ class Queue:
         raise StockNotLoaded(f"{item.sku} has no counter in Redis: preheat its sale.")
 
     def read(self, worker: str, count: int) -> list[QueueEntry]:
-        """Return up to `count` entries for a worker: those that a dead worker left, or else new ones."""
+        """Return up to `count` entries for a worker.
+
+        If there are entries that were handed back, or left by a dead worker, return these. Otherwise return new
+        entries.
+        """
         try:
             entries = self.client.xautoclaim(STREAM, GROUP, worker, round(self.dead * 1000), count=count)[1]
             if entries:
@@ -176,12 +182,13 @@ class Queue:
     def clear_wake_up(self) -> None:
         """Let the next order wake a worker again. The caller must read the queue once more afterwards.
 
-        Otherwise an order that was queued just before this call, and woke nobody, would wait for the next order.
+        Otherwise an order that was queued just before this call would wait for the next order, because it woke no
+        worker.
         """
         self.client.delete(WOKEN)
 
     def remove_worker(self, worker: str) -> None:
-        """Remove this worker and all dead workers from the group. Those with unfinished entries stay in it."""
+        """Remove this worker and all dead workers from the group. Workers with unfinished entries stay in the group."""
         self._remove_workers([STREAM], [GROUP, worker, round(self.dead * 1000)])
 
     def finish_saved(self, entries: Iterable[QueueEntry]) -> None:
@@ -197,12 +204,12 @@ class Queue:
         """Take a refused order off the queue, and return its units to the counters.
 
         Args:
-            existing: the id of the order that was saved instead of it, and has its idempotency key.
-            reason: why the order is rejected, if no other order was saved instead. It then keeps its idempotency key: a
-                retry gets this reason, and does not buy.
+            existing: the id of the order that was saved instead, and has the idempotency key.
+            reason: why the order is rejected, if no other order was saved instead. The order then keeps its idempotency
+                key: a retry gets this reason, and buys nothing.
 
         Returns:
-            Whether the order still had its reservation. Its units go back only once.
+            Whether the order still had its reservation. If not, no units are returned.
         """
         outcome = str(existing or "")
         if existing is None and (order := entry.order) is not None:
@@ -220,7 +227,8 @@ class Queue:
     def _take_off(self, entry: QueueEntry, outcome: str) -> int:
         order = entry.order
         if order is None:
-            # Nothing tells which order this was, so remove only the entry. Its unreadable reservation stays.
+            # The keys of an unreadable order are unknown, so remove only the entry. If it has a reservation, that
+            # stays.
             self.client.xack(STREAM, GROUP, entry.entry_id)
             self.client.xdel(STREAM, entry.entry_id)
             return 0
@@ -247,10 +255,10 @@ class Queue:
         return {} if encoded is None else reservation_fields(encoded)
 
     def being_saved(self, sku: str) -> tuple[int, Mapping[UUID, int]]:
-        """Return the reserved units of a sku: in all, and of each order that a worker has read and not finished.
+        """Return all reserved units of a sku, and those of each order that a worker has read and not finished.
 
-        Such an order may be saved in Postgres while its units are still reserved in Redis; no other order can be both.
-        Redis reads all values at one moment.
+        Only such an order may be saved in Postgres while its units are still reserved in Redis. Redis reads all values
+        at one moment.
         """
         reserved, *orders = self._being_saved([RESERVATIONS, RESERVED_UNITS, STREAM], [sku, GROUP])
         return int(reserved), {UUID(text(order_id)): int(units) for order_id, units in orders}
@@ -272,7 +280,7 @@ class Queue:
         return bool(self.client.xrange(STREAM, entry_id, entry_id))
 
     def find(self, order_id: UUID) -> QueuedOrder | None:
-        """Return what Redis knows of a queued order; None when it knows nothing."""
+        """Return what Redis knows of a queued order; None if Redis does not know it."""
         reservation = self._reservation(order_id)
         # If the order leaves the queue between these two reads, it has an outcome or is saved in Postgres.
         if "entry" in reservation and (

@@ -18,9 +18,9 @@ class AdvisoryLockStrategy(Strategy):
 
     Guarantees: the server releases the lock with the commit, never before. Corrections and returns of stock do not take
     the lock, so the UPDATE still checks `on_hand >= n`.
-    Costs: one more statement than `row-lock`. Orders of one sku wait for each other. A refused order has locked no row,
-    so other writers of the row do not wait for it.
-    Choose it: when the thing to protect has no row, or its row must stay free for other writers.
+    Costs: one more statement than `row-lock`. Orders of one sku wait for each other. A refused order locks no row, so
+    other writers of the row do not wait for it.
+    Choose it: when the protected data has no row, or when its row must stay free for other writers.
     """
 
     name = "advisory-lock"

@@ -14,7 +14,7 @@ from inventory.requests import OrderRequest, Placement, QueuedOrder, ReturnedUni
 
 
 def none_saved(orders: Collection[UUID]) -> set[UUID]:
-    """Return an empty set: the `Saved` callback of callers that keep no orders."""
+    """Return an empty set: the `Saved` callback for callers without an order table."""
     return set()
 
 
@@ -30,7 +30,7 @@ class Strategy(ABC):
     """Whether `place` returns before the order is saved. Workers then have to save the queued orders."""
 
     def place(self, order: OrderRequest, save: Save, saved: Saved = none_saved) -> Placement:
-        """Take the stock of every item and save the order, or do neither.
+        """Take the stock of every item and save the order, or change nothing.
 
         Args:
             save: writes the order in the transaction that the strategy has opened, or in the one statement that also
@@ -75,7 +75,7 @@ class Strategy(ABC):
         """
 
     def unload(self, skus: Sequence[str]) -> None:
-        """Remove the copy of the stock, whichever sale it was made for. Call it while no sale of these skus is open."""
+        """Remove the copy of the stock, even one made for another sale. Call it while no sale of these skus is open."""
 
     def hold(self, skus: Sequence[str]) -> None:
         """Remove the copy of the stock because the sale of these skus is paused."""
@@ -85,7 +85,7 @@ class Strategy(ABC):
         """Correct existing copies of the stock after a committed change of the units on hand.
 
         Returns:
-            Units by which the copy of each sku was wrong; a sku without a copy may be missing.
+            Units by which the copy of each sku was wrong. A sku without a copy may be left out.
 
         Raises:
             RedisError: Redis did not answer. The copies stay wrong until the stock is reconciled.

@@ -1,4 +1,4 @@
-"""`group-commit`: save the orders that wait in one process together, in one statement or transaction."""
+"""`group-commit`: save all orders that wait in one process together, in one statement or transaction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ RETRY_LOCK_TIMEOUT = 0.1
 
 
 class GroupCommit(Strategy):
-    """One thread of a process saves all orders that wait there. New orders form the next batch meanwhile.
+    """One thread of a process saves all waiting orders of the process.
+
+    Orders that arrive meanwhile form the next batch.
 
     Guarantees: no unit is sold twice, as with `guarded-update`. Orders get units in order of arrival. If one order
     causes an error in Postgres, only that order fails.
@@ -40,7 +42,7 @@ class GroupCommit(Strategy):
 def commit(
     orders: Sequence[OrderRequest], save: Save, *, lock_timeout: float | None = None
 ) -> list[BaseException | None]:
-    """Save a batch. If an error undoes it, save the orders one by one.
+    """Save a batch. If an error rolls the batch back, save its orders one by one.
 
     Args:
         lock_timeout: see `bulk.commit`.

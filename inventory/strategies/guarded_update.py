@@ -15,13 +15,14 @@ class GuardedUpdate(Strategy):
     Guarantees: no unit is sold twice, without any lock of our own. Postgres evaluates the WHERE clause again after it
     has waited for the row, so the test always sees the latest committed stock.
     Costs: one statement. Orders of one sku wait for each other's commit, because each locks the stock row.
-    Choose it: to see the whole idea in one statement, or when many products have few customers each.
+    Choose it: to study the idea in one statement, or when each of many products has few customers.
     """
 
     name = "guarded-update"
 
     def _place(self, order: OrderRequest, save: Save) -> Placement:
-        # One statement, so that no order waits for a round trip. If it saves nothing, the steps find out why.
+        # Try one statement, so that no order waits for a round trip while the row is locked. If it saves nothing, the
+        # steps below find out why.
         if not save_at_once([order], save, stock.taking(order.units)):
             with transaction.atomic(durable=True):
                 for item in order.items:

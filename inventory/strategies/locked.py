@@ -28,9 +28,9 @@ class Locked(Strategy):
     """Hold a distributed lock for each sku around check, decrement and commit.
 
     Guarantees: only the holder of the lock sells the sku. A process that was paused until its lease expired may still
-    write, so each lease has a fence: a number that grows with every grant. The UPDATE stores it, and refuses a lower
-    one than the row has. Fences of different kinds of lock cannot be compared, and some locks give none. Then only the
-    guard `on_hand >= n` remains, which also keeps a unit from being sold twice.
+    write. So each lease has a fence, a number that grows with every grant. The UPDATE stores the fence. It writes
+    nothing if the row has this fence already, or a higher one. Fences of different kinds of lock cannot be compared,
+    and some locks give none. Then only the guard `on_hand >= n` remains, which also keeps a unit from being sold twice.
     Costs: at least two round trips to the lock server for each item, and customers of one sku queue for the lock.
     Choose it: when the decision involves systems beyond Postgres. For stock alone the row's own lock is enough.
 
@@ -56,8 +56,9 @@ class Locked(Strategy):
                     lock = self.make_lock(item.sku)
                     left = max(0.0, until - time.monotonic())
                     held.append((item, leases.enter_context(observing.hold(lock, left, strategy=self.name))))
-                # Commit before the ExitStack releases the locks. Otherwise the next holder reads old stock.
-                # For one sku, one statement holds the lock for one round trip. A cart has a fence for each sku.
+                # Commit before the ExitStack releases the locks. Otherwise the next holder reads old stock. For one
+                # sku, use one statement: the lock is held for one round trip. A cart has a fence for each sku, so it
+                # takes several steps.
                 if len(held) == 1 and save_at_once([order], save, taking(*held[0], self.name)):
                     return Placement.COMMITTED
                 with transaction.atomic(durable=True):

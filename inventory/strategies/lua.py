@@ -17,18 +17,19 @@ from inventory.requests import OrderRequest, Placement, Save, Saved, save_at_onc
 from inventory.strategies.base import Strategy
 
 MOST_ENDED = 50
-"""Maximum number of ended sessions that an order replaces: more than a pool holds. Without a maximum, a pooler that
-accepts and closes each connection would keep the thread for good."""
+"""Maximum number of ended sessions that an order replaces: more than a pool holds. Without a maximum, a thread would
+never stop if a pooler accepts and then closes each connection."""
 
 
 class Lua(Strategy):
-    """Check and decrement a counter in Redis, and reserve the units for the order; then save as `guarded-update` does.
+    """Take the units from a counter in Redis and reserve them for the order; then save as `guarded-update` does.
 
     Guarantees: Redis never decides alone. Postgres refuses units that a restarted Redis offers again, and confirms each
     "sold out". If a process dies, its reservation tells which order has taken the units.
     Costs: two additional round trips to Redis, and a copy of the stock that must be preheated and reconciled. Orders
     that Redis admits still wait for each other's lock of the stock row.
-    Choose it: when far more customers come than there are units. Redis refuses late customers, who never reach the row.
+    Choose it: when far more customers come than there are units. Redis refuses late customers, so they never reach the
+    row.
 
     Args:
         counters: returns the counters in Redis. Called for each order, so that nothing connects at import.
@@ -76,12 +77,12 @@ class Lua(Strategy):
 
 
 def verify_sold_out(sku: str, left: int) -> None:
-    """Check with Postgres that a sku is sold out: a Redis that was restored may have too small a counter.
+    """Check with Postgres that a sku is sold out. The counter may be too low after Redis was restored.
 
     Args:
-        left: counter plus reserved units in Redis, read at the moment of the refusal. A later reading might come after
-            a correction of Redis, and would hide that the refusal was wrong. Postgres may be read later: orders in
-            between only lower its units on hand. Only units that come back raise them.
+        left: counter plus reserved units in Redis, read at the moment of the refusal. After a correction of Redis, a
+            later reading would hide that the refusal was wrong. Postgres may be read later: orders in between only
+            lower its units on hand. Only returned units raise them.
 
     Raises:
         StockNotLoaded: more units are on hand. Loading the stock corrects Redis.
@@ -94,10 +95,10 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
     """Set counters from the units on hand in Postgres. Safe while the shop is selling.
 
     Args:
-        make: create missing counters too.
+        make: whether to create missing counters, too.
 
     Returns:
-        Units by which each counter was wrong; a sku without a counter is missing.
+        Units by which each counter was wrong. A sku without a counter is left out.
 
     Raises:
         RedisError: Redis did not answer.
@@ -128,7 +129,7 @@ def leave_ended_session() -> None:
 
 def _has_ended() -> bool:
     session = connection.connection
-    if session.closed:  # an earlier query of this request has lost it
+    if session.closed:  # an earlier query of this request has lost the connection
         return True
     poll = select.poll()  # select.select() accepts no file descriptor above 1023.
     poll.register(session.pgconn.socket, select.POLLIN)
@@ -141,8 +142,8 @@ def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters,
     Args:
         names: counters from which the items were taken.
     """
-    # An error may hide a COMMIT that Postgres has carried out. Then the reservation stays, and reconciliation asks
-    # Postgres whether the order exists.
+    # If the answer to COMMIT is lost, the order may still be committed. Then the reservation stays, and reconciliation
+    # looks the order up in Postgres.
     may_be_committed = True  # The one statement commits by itself.
     try:
         if not save_at_once([order], save, stock.taking(order.units)):

@@ -31,7 +31,7 @@ BATCH = 500
 class LuaQueue(Lua):
     """Answer once the order is queued in Redis; a worker saves it in Postgres later.
 
-    Guarantees: an accepted order is as durable as Redis' own log. Workers try at least once to save it, and it is sold
+    Guarantees: an accepted order is as durable as Redis' own log. Workers try to save it at least once, and it is sold
     at most once. If Postgres refuses an accepted order, it is rejected and its units go back.
     Costs: workers to run and to watch. Customers get "queued" first, and may be told "rejected" later.
     Choose it: for the highest peaks. One round trip to Redis accepts an order, and no customer waits for Postgres.
@@ -58,23 +58,24 @@ class LuaQueue(Lua):
         try:
             super()._verify_sold_out(refused, saved)
         except StockNotLoaded:
-            # A counter may be right although more units are on hand: these may belong to queued orders.
-            # Check twice: a worker that ends orders between the two reads makes the counter look wrong once.
+            # A counter may be right although more units are on hand, because queued orders may have reserved them.
+            # Check twice: if a worker ends orders between the reads of Postgres and Redis, the counter looks wrong
+            # once.
             if all(self._unreserved(refused.sku, saved) > refused.left for _ in range(2)):
                 raise
 
     def _unreserved(self, sku: str, saved: Saved) -> int:
         """Return the units on hand that no order has reserved, or more if orders are saved and ended meanwhile.
 
-        A saved order keeps its reservation until its worker ends it. Its units are no longer on hand, so they are not
-        subtracted again.
+        A saved order keeps its reservation until its worker ends the reservation. The units of such an order are no
+        longer on hand, so they are not subtracted a second time.
         """
         with transaction.atomic(durable=True):
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             on_hand = stock.on_hand(sku)  # The first query takes the snapshot.
-            # Read Redis after the snapshot, so that Redis lists each order that is saved and still reserved.
-            # If Redis were read first, its list would lack an order that a worker reads and saves in between.
+            # Read Redis after the snapshot, so that Redis lists each order that is saved and still reserved. If Redis
+            # were read first, its list would not contain an order that a worker reads and saves in between.
             try:
                 reserved, being_saved = self.queue().being_saved(sku)
             except RedisError as error:
@@ -120,7 +121,7 @@ class LuaQueue(Lua):
                 looked_twice = True
 
     def _save(self, entries: Sequence[QueueEntry], save: Save, reject: Reject, saved: Saved) -> None:
-        """Save orders together, or each alone if that fails. An order that fails again becomes a dead letter."""
+        """Save all orders together; if that fails, one by one. An order that fails alone becomes a dead letter."""
         orders = [entry.order for entry in entries if entry.order]
         try:
             if len(orders) < len(entries):
@@ -160,7 +161,7 @@ class LuaQueue(Lua):
         """Reject an order that has a reservation but no entry on the queue. No worker would ever save it.
 
         Returns:
-            Whether the order still had its reservation. Its units go back only once.
+            Whether the order still had its reservation. If not, no units are returned.
         """
         reason = "The queue has lost this order before it was saved."
         entry = self.queue().recover(QueueEntry(reservation.entry, reservation.order_id, None, ""))
@@ -234,10 +235,10 @@ def _reject_if_possible(order: OrderRequest, reason: str, reject: Reject) -> Non
 def _would_fail_for_any(error: Exception) -> bool:
     """Return whether any order would fail like this: Postgres is away, read-only, or lacks tables or rights.
 
-    Only an error about a value is the order's own fault, with two exceptions. A NOT NULL violation means that the table
-    has a column which this version of the shop does not know, because every field was checked when the entry was read.
-    A unique violation means that a sequence is behind, as after a failover to a logical replica, because `save` checks
-    for duplicates.
+    An error about a value is caused by the order itself, with two exceptions. Every field was checked when the entry
+    was read, so a NOT NULL violation means that the table has a column unknown to this version of the shop. `save`
+    checks for duplicates, so a unique violation means that a sequence is behind, for example after a failover to a
+    logical replica.
     """
     not_its_own = isinstance(error.__cause__, (NotNullViolation, UniqueViolation))
     return isinstance(error, Error) and (not_its_own or not isinstance(error, (DataError, IntegrityError)))

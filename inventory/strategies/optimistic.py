@@ -1,4 +1,4 @@
-"""`optimistic`: read the row, decide, and write only if its version is still the same; else try again."""
+"""`optimistic`: read the row, decide, and write only if its version is unchanged; otherwise try again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Optimistic(Strategy):
     fail, the answer is "try again".
     Costs: one read per item while there is no contention. With many customers of one sku most attempts fail, and each
     failed attempt costs a transaction.
-    Choose it: when conflicts are rare. Not for a flash sale; it is here for comparison.
+    Choose it: when conflicts are rare. It does not suit a flash sale; the shop has it for comparison.
 
     Args:
         attempts: maximum number of attempts.

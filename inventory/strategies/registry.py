@@ -213,7 +213,7 @@ def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
 
 
 def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
-    """Correct all copies of the stock after orders ended. The sku may have another strategy now than at the order."""
+    """Correct all copies of the stock after orders ended. A sku may have changed its strategy since the order."""
     sold_out.forget()
     try:
         for strategy in _copying():
@@ -225,7 +225,7 @@ def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
 
 
 def split_by_others(sellers: Mapping[str, str]) -> dict[str, str]:
-    """Return the skus that another strategy than their present seller has split, with the name of that strategy.
+    """Return the skus whose stock is split by a strategy that does not sell them now, with that strategy's name.
 
     Args:
         sellers: the name of the strategy that sells each sku.
@@ -235,7 +235,7 @@ def split_by_others(sellers: Mapping[str, str]) -> dict[str, str]:
 
 
 def merge_splits_of_others(sellers: Mapping[str, str]) -> list[str]:
-    """Merge the stock of skus that another strategy than their present seller has split.
+    """Merge the stock of skus that is split by a strategy that does not sell them now.
 
     Args:
         sellers: the name of the strategy that sells each sku.
@@ -279,7 +279,7 @@ def risks(name: str) -> list[str]:
 
 
 def queued_order(order_id: UUID) -> QueuedOrder | None:
-    """Return what Redis knows of an order that was queued and is not saved; None when it knows nothing.
+    """Return what Redis knows of an order that was queued and is not saved; None if Redis does not know the order.
 
     Raises:
         StockUnavailable: Redis did not answer.

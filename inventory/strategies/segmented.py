@@ -23,7 +23,7 @@ from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
 
 CACHE_SECONDS = 2.0
-"""Seconds for which a process caches the units of the segments. It sees new segments only after that."""
+"""Seconds for which a process caches the units of the segments. New segments are used only after that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class HeldItem:
     """An item of an order, and the leases of the segments that it is taken from.
 
     Args:
-        number: the segment that has enough units for the item. None if no single segment has enough: the order then
+        number: the segment that has enough units for the item. None if no single segment has enough; then the order
             holds all segments.
-        leases: by segment number.
+        leases: the lease of each held segment, by segment number.
     """
 
     item: RequestItem
@@ -50,7 +50,7 @@ class SegmentsChanged(Exception):
 
 
 class Segmented(Strategy):
-    """A lock for each segment. An order holds one segment of each sku; if none has enough units, it holds all of them.
+    """One lock per segment. An order locks one segment of each sku, or all of them if no single one has enough units.
 
     Orders wait for locks in the order of sku and segment number. A waiting order holds no later lock, so orders cannot
     deadlock, even if one holds all segments and another one only a single segment.
@@ -62,8 +62,8 @@ class Segmented(Strategy):
         wait: seconds that a customer waits for the locks of the whole order.
         segments: the number of segments that a sku is split into. It may change while a sale runs: the next preheat or
             rebalance applies it, and orders use every segment that has units.
-        start: takes the sku and the number of segments that have enough units, and returns the index of the one to try
-            first. By default they take turns.
+        start: takes the sku and the number of segments that have enough units. It returns the index of the segment to
+            try first. By default the segments take turns.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Segmented(Strategy):
         return HeldItem(item, None, {number: self._lock(item.sku, number, leases, until) for number in numbers})
 
     def _lock_one(self, sku: str, numbers: list[int], leases: ExitStack, until: float) -> tuple[int, Lease]:
-        """Lock the first of these segments of a sku. If another order holds it, wait for the second."""
+        """Lock the first of these segments of a sku. If another order holds its lock, wait for the second segment."""
         # Trying more segments costs more than it gains: with many customers all segments are held.
         first, second = numbers[0], numbers[1 % len(numbers)]
         if second != first:
@@ -158,7 +158,7 @@ class Segmented(Strategy):
         return segments
 
     def _subtract_in_cache(self, sold: HeldItem) -> None:
-        # No mutex is needed: if threads overwrite each other, only the choice of the first segment suffers.
+        # No mutex is needed: if threads overwrite each other's changes, only the choice of the first segment is worse.
         if sold.number is None:
             self.forget(sold.item.sku)
         elif (cached := self._cache.get(sold.item.sku)) is not None and sold.number in cached[1]:
@@ -172,8 +172,8 @@ class Segmented(Strategy):
 def round_robin() -> Callable[[str, int], int]:
     """Return a `start` for `Segmented` that takes the segments of each sku in turn.
 
-    It counts per sku. With a single count, an order with as many skus as there are segments would start each sku at the
-    same segment every time.
+    It counts per sku. With one count for all skus, and as many skus in each order as there are segments, each sku would
+    start at the same segment in every order.
     """
     turns: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
     return lambda sku, segments: next(turns[sku]) % segments

@@ -27,15 +27,15 @@ class UnitRows(Strategy):
     """Select unlocked unit rows with `FOR UPDATE SKIP LOCKED` and delete them, so orders of one sku do not wait.
 
     Guarantees: a row is deleted once, so no unit is sold twice. If too few rows are unlocked, the sku may still have
-    units: locked ones come back if their orders fail, and some may not be split into rows yet. A second transaction
-    then waits for the locked rows. It locks the stock rows of the whole order before any unit: if unit rows of the
-    first attempt stayed locked, two orders that wait for each other's units would deadlock.
+    units: locked units come back if their orders fail, and some units may not be split into rows yet. So a second
+    transaction waits for the locked rows. It locks the stock rows of the whole order before any unit. The first
+    transaction is rolled back before: two orders that hold unit rows and wait for each other's rows would deadlock.
     Costs: a row for each unit, to insert and to delete, and the second transaction when stock runs low.
     Choose it: for a few thousand units that many customers buy at once, or when each unit differs, as seats do.
 
     Args:
-        rows: units of a sku that are split into rows at a time. The rest stays in the stock row until these are used
-            up.
+        rows: units of a sku that are split into rows at a time. The other units stay in the stock row until these rows
+            are used up.
     """
 
     name = NAME
@@ -75,7 +75,7 @@ class UnitRows(Strategy):
 
 
 class TooFewUnlocked(Exception):
-    """Too few unit rows are unlocked: other orders have locked the rest, or it is not split into rows yet."""
+    """Too few unit rows are unlocked: other orders have locked the other rows, or units are not split into rows yet."""
 
 
 def take_unlocked(item: RequestItem) -> None:
@@ -83,7 +83,7 @@ def take_unlocked(item: RequestItem) -> None:
 
     Raises:
         SoldOut: too few units are left, even with the units that other orders have locked.
-        TooFewUnlocked: enough units may be left. Roll back before waiting for them.
+        TooFewUnlocked: enough units may be left. Roll back, and wait for them in a new transaction.
     """
     taken = _take(item.sku, item.quantity, "SKIP LOCKED")
     if taken < item.quantity:
@@ -104,7 +104,7 @@ def take_waiting(item: RequestItem, unsplit: int) -> int:
 
     Raises:
         SoldOut: there are too few units.
-        StockElsewhere: there are enough, but this sale has ended and the next one has split them in its own way.
+        StockElsewhere: there are enough units, but this sale has ended and the next sale has split them in another way.
     """
     taken = _take(item.sku, item.quantity, "")
     missing = item.quantity - taken

@@ -10,9 +10,8 @@
 -- ARGV[4]   units that the first counter gets in addition to its share
 -- ARGV[5]   the common prefix of the names of the sku's counters
 -- ARGV[6..] ids of orders that have a reservation and are committed: their units are no longer on hand
--- Returns {units in the counters before, units after}; false, with nothing changed, when the sku has no segments or more
--- than the caller knows. It also changes nothing if ARGV[3] is empty and the counters
--- hold fewer than ARGV[4] units.
+-- Returns {units in the counters before, units after}. It returns false and changes nothing if the sku has no segments,
+-- or more than the caller knows. It also changes nothing if ARGV[3] is "" and the counters hold fewer than ARGV[4] units.
 
 local existing, known = tonumber(redis.call("GET", KEYS[1]) or 0), tonumber(ARGV[1])
 if existing > known or (existing == 0 and known > 0) then
