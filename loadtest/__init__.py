@@ -1,1 +1,1 @@
-"""Load tests: bursts of simulated buyers over HTTP. Each burst ends with a verdict that is computed from the tables."""
+"""Load tests: bursts of orders by simulated buyers over HTTP. After a burst, the tables give its verdict."""

@@ -6,7 +6,7 @@ import argparse
 
 MOST = 1_000_000
 MOST_CLIENTS = 20_000
-"""Maximum number of concurrent connections to one address: a machine has about 28,000 client ports by default."""
+"""Maximum number of concurrent connections to one address. A machine has about 28,000 client ports by default."""
 
 
 def positive(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The plan of a burst: what is on sale, which customers order it, and how many units each wants."""
+"""The plan of a burst: products on sale, customers, and units per order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Burst:
-    """A prepared burst. It holds plain values only, so that Locust can send it to its workers.
+    """A prepared burst. It has plain values only, so that Locust can send it to its workers.
 
     Args:
         strategy: the shop's strategy; ignored when `rung` is set.
@@ -20,7 +20,7 @@ class Burst:
         products: product ids by sku.
         stock: units of each sku.
         quantity: units in each order of a single sku. With several skus, each order has 1 to 3 random units.
-        customers: user ids; each places one order.
+        customers: user ids; each user places one order.
         seconds: duration after which no order is started or retried; 0 for no limit.
     """
 

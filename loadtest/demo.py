@@ -23,7 +23,7 @@ from shop.models import Order, Sale
 from shop.orders import payments
 from shop.sales import lifecycle
 
-# Bursts in the order of the lesson: from the code that most people write first to correct code.
+# Bursts in the order of the lesson: from the first attempt of most programmers to correct code.
 PROGRESSION = (
     Rush(rung="compute-and-overwrite"),
     Rush(rung="subtract-in-sql"),
@@ -67,7 +67,7 @@ def run_progression(url: str, console: Console) -> list[Verdict]:
 
 
 def run_until_broken(rush: Rush, url: str, *, progress: OnProgress) -> Verdict:
-    """Run a burst. With a flawed way of selling, repeat it until stock is oversold, at most `MAX_BURSTS` times.
+    """Run a burst. For a flawed rung, repeat it until stock is oversold, at most `MAX_BURSTS` times.
 
     Returns:
         The last verdict, with the number of bursts under `bursts`.
@@ -83,10 +83,11 @@ def run_until_broken(rush: Rush, url: str, *, progress: OnProgress) -> Verdict:
 def pay_orders(since: datetime) -> int:
     """Pay nine of ten orders of the bursts.
 
-    Unpaid orders expire, and the shop would soon show no sold units. A visitor can watch every tenth order expire.
+    If no order were paid, all would expire, and the shop would soon show no sold units. A visitor can watch every tenth
+    order expire.
 
     Args:
-        since: when the demo began. Earlier orders are left alone.
+        since: when the demo began. Earlier orders are not changed.
 
     Returns:
         The number of orders that were paid.
@@ -104,7 +105,7 @@ def close_bursts(since: datetime) -> None:
     """Close the sales of the bursts, so that the storefront shows only sales that a visitor can buy from.
 
     Args:
-        since: when the demo began. Earlier sales are left alone.
+        since: when the demo began. Earlier sales are not changed.
     """
     for sale in Sale.objects.filter(name__startswith=BURST_TITLE, opens_at__gte=since):
         lifecycle.close(sale.pk)
@@ -113,11 +114,11 @@ def close_bursts(since: datetime) -> None:
 def open_sales(password: str) -> tuple[Sale, Sale]:
     """Provide two sales for the visitor: one that is open, with all its units, and one that opens in two minutes.
 
-    Sales of an earlier demo are used again: sold units are delivered again. If the second sale has opened by now, it is
-    closed, and a new one is made.
+    Sales of an earlier demo are used again, and their sold units are delivered again. If the second sale has already
+    opened, it is closed, and a new sale is created.
 
     Args:
-        password: of the accounts `admin` and `buyer`.
+        password: password of the accounts `admin` and `buyer`.
 
     Returns:
         The open sale and the coming sale.
@@ -137,7 +138,7 @@ def not_over(sample: SampleSale) -> QuerySet[Sale]:
 
 
 def left_to_buyers(sale: Sale) -> list[int]:
-    """Return the ids of the products for simulated buyers: all of a sale but the last, which is for the visitor."""
+    """Return the ids of the products for simulated buyers: all of a sale except the last one, kept for the visitor."""
     return [item.product_id for item in sale.items.order_by("pk")][:-1]
 
 

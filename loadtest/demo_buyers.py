@@ -1,4 +1,4 @@
-"""The simulated buyers of the demo: they order through the API, once every few seconds, as long as the demo runs."""
+"""The simulated buyers of the demo. They order through the API every few seconds, while the demo runs."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from shop.models import Order, Product, Sale
 from shop.orders import payments
 
 AT_ONCE = 12
-"""Number of orders at the beginning of each sale, one after the other without a pause."""
+"""Number of orders at the beginning of each sale, without pauses between them."""
 CUSTOMERS = 120
 """Number of simulated buyers, who take turns. Each order is for one unit."""
 PAUSE = (3.0, 12.0)
 """Shortest and longest pause between two later orders of a sale, in seconds."""
 PAID = 0.5
-"""Share of a sale's units that simulated buyers pay for. Later orders are cancelled, so that a sale never sells out."""
+"""Share of a sale's units that simulated buyers pay for. They cancel later orders, so that a sale never sells out."""
 WAITING = 8
-"""Maximum number of unpaid orders to keep in a sale. When there are more, the oldest one is cancelled."""
+"""Maximum number of unpaid orders to keep in a sale. If there are more, the buyers cancel the oldest one."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Bought:
     """What the simulated buyers have bought in one sale.
 
     Args:
-        keep: number of orders that they pay for.
+        keep: number of orders that the buyers pay for.
         orders: number of orders that were placed.
         paid: number of orders that were paid.
         waiting: (customer, order id) of orders that will be cancelled, the oldest first.
@@ -128,7 +128,8 @@ class DemoBuyers:
             with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
                 return dict(json.load(response))
         except (OSError, ValueError, http.client.HTTPException):
-            # The product is sold out, or the shop is stopping, perhaps within an answer. The next buyer tries again.
+            # The product is sold out, or the shop stopped, perhaps in the middle of an answer. The next buyer tries
+            # again.
             return {}
 
 
@@ -141,7 +142,7 @@ def pay(order: str) -> bool:
     """Record the full payment of an order, as the shop does when the payment provider reports one.
 
     Returns:
-        Whether it was paid. An order that is still queued cannot be paid.
+        Whether the payment was recorded. An order that is still queued cannot be paid.
     """
     found = Order.objects.filter(pk=order).first()
     if found is None:

@@ -19,7 +19,7 @@ class LocalProxy:
     The configuration is used as it is, except that its addresses, ports and paths are replaced by local ones.
 
     Args:
-        folder: folder for its configuration, caches and log. It replaces `/tmp/` in the configuration.
+        folder: folder for nginx's configuration, caches and log. It replaces `/tmp/` in the configuration.
         upstream: port of the web server.
         configuration: the text of an `nginx.conf`.
     """

@@ -35,7 +35,7 @@ class LocalShop:
     Args:
         port: port of the web server; 0 for a free one.
         lab: whether to enable the lab's endpoints.
-        background: whether to run Celery's worker and beat too.
+        background: whether to run Celery's worker and beat, too.
         application: WSGI application of the web server.
         tasks: Celery application of the worker.
         environment: variables for web, worker and beat, added to those of this process.
@@ -67,7 +67,7 @@ class LocalShop:
         """Start all processes, and return once the shop answers.
 
         Raises:
-            ServerError, CommandError: a process does not start. Those that did start are stopped again.
+            ServerError, CommandError: a process does not start. Processes that did start are stopped again.
         """
         serve.refuse_busy_port("127.0.0.1", self.port)
         settings.RUN_FOLDER.create()
@@ -139,5 +139,5 @@ def is_healthy(url: str) -> bool:
         with urllib.request.urlopen(f"{url}/health/", timeout=5) as response:  # noqa: S310
             return bool(response.status == 200)
     except (OSError, ValueError, http.client.HTTPException):
-        # The last two: `url` is no address, or a server of another protocol answers there.
+        # The last two exceptions mean: `url` is no address, or a server of another protocol answers there.
         return False

@@ -71,7 +71,7 @@ def on_test_start(environment: Environment, **_: Any) -> None:
     try:
         burst = _prepare(environment)
     except Exception as error:
-        # End Locust, whose buyers would otherwise wait for a burst forever.
+        # End Locust. Otherwise its buyers would wait for a burst forever.
         _fail(environment, f"The burst cannot be prepared: {error}", error)
         runner.quit()
         return
@@ -85,7 +85,10 @@ def on_test_start(environment: Environment, **_: Any) -> None:
 
 
 def on_test_stop(environment: Environment, **_: Any) -> None:
-    """Compute the verdict from the tables, and report it. Exit status: 0 when it holds, 1 when not, 2 without one."""
+    """Compute the verdict from the tables, and report it.
+
+    Exit status: 0 if the verdict holds, 1 if it does not, 2 without a verdict.
+    """
     if isinstance(environment.runner, WorkerRunner) or not environment.prepared_burst.ready():
         return
     options = environment.parsed_options
@@ -178,7 +181,7 @@ def _report_progress(environment: Environment) -> None:
 
 
 def _exit_when_input_closes() -> None:
-    """Exit when standard input closes: then the program that started this one and reads its lines has ended."""
+    """Exit when standard input closes: the program that started this process and reads its lines has then ended."""
     tp_read(sys.stdin.fileno(), 1)
     os._exit(1)
 

@@ -26,7 +26,7 @@ IDS = 10_000
 
 
 def close_sale(burst: Burst) -> None:
-    """Close the burst's sale, or delete the sale of a rung, which has sold nothing in the shop's tables.
+    """Close the burst's sale. Delete the sale of a rung, because it has no orders in the shop's tables.
 
     If Redis does not answer, the sale's counters stay there and a warning is logged.
     """
@@ -40,7 +40,7 @@ def close_sale(burst: Burst) -> None:
 
 
 def wait_for_queue(burst: Burst) -> int:
-    """Wait until the queue of orders is empty, at most `QUEUE_SECONDS`. Do not wait if nothing is queued.
+    """Wait until the queue of orders is empty, for at most `QUEUE_SECONDS` seconds.
 
     Returns:
         The number of orders that are still queued.
@@ -54,7 +54,7 @@ def wait_for_queue(burst: Burst) -> int:
 
 
 def stock_figures(burst: Burst, *, host: str = "") -> list[Figures]:
-    """Return received, on-hand and sold units of each sku: from the lab's tables if a rung of the lab sells."""
+    """Return received, on-hand and sold units of each sku. The burst of a rung is read from the lab's tables."""
     if burst.rung:
         rows = [call_lab(host, "GET", f"/lab/stock/{sku}/", burst.customers[0]) for sku in burst.products]
         return [Figures(row["sku"], row["received"], row["on_hand"], row["sold"]) for row in rows]

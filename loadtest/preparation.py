@@ -34,10 +34,10 @@ BURST_TITLE = "Burst: "
 
 
 def require_shop(host: str | None) -> None:
-    """Check that a web server answers at `host`. It may answer with an error, because buyers retry.
+    """Check that a web server answers at `host`. An error is accepted as an answer, because buyers retry.
 
     Raises:
-        ShopNotFound: nothing answers, so every buyer would retry in vain.
+        ShopNotFound: nothing answers, so no buyer could order.
     """
     if not host:
         raise ShopNotFound("name the shop with --host: http://127.0.0.1:8000 is the address of `make demo`")
@@ -53,7 +53,7 @@ def require_shop(host: str | None) -> None:
 
 
 def create_customers(count: int) -> list[int]:
-    """Return the ids of `count` customers, the same ones for every burst. They have no usable password."""
+    """Return the ids of `count` customers, the same customers for every burst. They have no usable password."""
     names = [f"buyer-{number:06}" for number in range(1, count + 1)]
     users = (User(username=name, password=UNUSABLE_PASSWORD_PREFIX) for name in names)
     User.objects.bulk_create(users, ignore_conflicts=True, batch_size=10_000)
@@ -79,7 +79,7 @@ def prepare(
     """Create products, their stock and an open sale, and preheat it.
 
     Args:
-        strategy: how the shop takes stock; ignored when `rung` is set.
+        strategy: the shop's strategy; ignored when `rung` is set.
         units: stock of each product.
         customers: ids of the users who order; see `create_customers`.
         limit: maximum units per customer and product.
@@ -103,8 +103,8 @@ def prepare(
     title = BURST_TITLE + (f"{rung}, on the lab's own tables" if rung else strategy)
     names = [name] if skus == 1 else [f"{name}-{number}" for number in range(1, skus + 1)]
     products = {sku: Product.objects.create(sku=sku, name=title) for sku in names}
-    # The sale of a rung only has the products and their prices. It closed long ago and has no strategy, so no list
-    # shows it as a sale of one of the shop's strategies. `outcome.close_sale` deletes it.
+    # The sale of a rung only stores the products and their prices. It closed long ago and has no strategy, so no list
+    # shows it as a sale of the shop. `outcome.close_sale` deletes it.
     opens_at = LONG_AGO if rung else timezone.now()
     sale = Sale.objects.create(
         name=title,

@@ -1,4 +1,4 @@
-"""Counts of the answers that the buyers of one process got. Locust workers send theirs to the master."""
+"""Counts of the answers to the buyers of one process. Locust workers send their counts to the master."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class OrderAttempt:
 
 
 class Results:
-    """Counts of answers to buyers. Moments are Unix times in seconds, for rates; waits are in milliseconds."""
+    """Counts of answers to buyers.
+
+    Times of answers are Unix times in seconds, to compute rates; waits are in milliseconds.
+    """
 
     def __init__(self) -> None:
         self.attempted = 0

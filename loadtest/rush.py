@@ -1,4 +1,4 @@
-"""Run one burst against a shop. Locust generates the load in a process of its own."""
+"""Run one burst against a shop. Locust generates the load in a separate process."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Rush:
     """The options of one burst.
 
     Args:
-        strategy: how the shop takes stock; ignored when `rung` is set.
+        strategy: the shop's strategy; ignored when `rung` is set.
         rung: a flawed way of selling in the lab (a rung); empty to sell with `strategy`.
         stock: units of each sku.
         skus: number of skus. With several, each order has 1 to 3 units.
-        clients: buyers that order at the same time, each one order after another.
+        clients: number of buyers that order at the same time. A buyer places one order after another.
         quantity: units in each order of a single sku.
-        attempts: number of orders; 0 for twice what the stock can serve, at least one per client.
+        attempts: number of orders; 0 for twice as many orders as the stock can serve, at least one per client.
         seconds: duration after which no order is started or retried; 0 for no limit.
     """
 
@@ -64,7 +64,7 @@ class Rush:
 
     @property
     def wanted(self) -> int:
-        """Number of orders that the burst attempts."""
+        """Number of orders that the burst attempts to place."""
         return self.attempts or max(self.clients, 2 * self.stock * self.skus // self.quantity)
 
     def run(self, url: str, *, progress: OnProgress = lambda _: None) -> Verdict:
@@ -106,7 +106,7 @@ class Rush:
         return verdict
 
     def _allow_files(self) -> None:
-        """Raise the limit of open files. Otherwise buyers could not connect, and the shop would seem to fail."""
+        """Raise the limit of open files. Otherwise buyers could not connect, and the verdict would blame the shop."""
         wanted = self.clients + LOCUST_FILES
         if (allowed := serve.allow_files(wanted)) < wanted:
             raise RushError(

@@ -13,7 +13,7 @@ Verdict = dict[str, Any]
 
 
 class NoVerdict(Exception):
-    """A burst cannot be judged. The message says why, and what to do."""
+    """There is no verdict on a burst. The message says why, and what to do."""
 
 
 def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) -> Verdict:
@@ -26,7 +26,8 @@ def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) 
     - `unserved`: refused or rejected carts that the remaining stock could serve, although no units were returned
 
     Raises:
-        NoVerdict: confirmed orders are not in the tables, but the queue is not empty either.
+        NoVerdict: confirmed orders are not in the tables, but workers may still save them, because the queue is not
+            empty.
     """
     queued, missing = outcome.wait_for_queue(burst), outcome.count_missing(burst, results.orders)
     if queued and missing:
@@ -57,7 +58,7 @@ def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) 
 
 
 def count_unserved(carts: Iterable[Mapping[str, int]], left: Mapping[str, int]) -> int:
-    """Return how many of the refused carts could be served from the remaining stock, one after the other."""
+    """Return how many of the refused carts the remaining stock could serve, one cart after the other."""
     remaining, unserved = dict(left), 0
     for cart in carts:
         if all(remaining[sku] >= units for sku, units in cart.items()):

@@ -1,4 +1,4 @@
-"""Servers that are started for the lock benchmark, separate from the servers in the settings."""
+"""Servers for the lock benchmark only, separate from the servers in the settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servers.zookeeper import ZooKeeper
 
 VALKEYS = 5
 ON_ZOOKEEPER = ("zookeeper", "kazoo")
-"""Locks that need ZooKeeper, which no Python package provides."""
+"""Locks that need ZooKeeper. No Python package provides this server."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Addresses:
     """Addresses of the servers, for every process of the benchmark.
 
     Args:
-        valkeys: URLs; locks on a single server use the first.
+        valkeys: URLs; locks on a single server use the first URL.
         postgres: connection URL.
         zookeeper: host and port as one string.
         etcd: host and port.

@@ -1,4 +1,4 @@
-"""Let clients order a new product for some seconds, and check the tables afterwards."""
+"""Let clients order a new product for a number of seconds, and check the tables afterwards."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Run = Callable[[Plan], ClientResults]
 def measure(
     run: Run, strategy: str, customers: Sequence[int], *, seconds: float, units: int = STOCK, **plan: Any
 ) -> ClientResults:
-    """Let clients order a new product, and return what they counted.
+    """Let clients order a new product, and return their counts.
 
     Args:
         run: runs the clients.
         strategy: the strategy of the sale.
-        customers: user ids; each is a client.
+        customers: user ids; each user is one client.
         units: stock of the product.
-        plan: further values of the `Plan`.
+        plan: further arguments of `Plan`.
 
     Raises:
         RuntimeError: units or orders were lost, so the run has no valid figures.

@@ -1,4 +1,4 @@
-"""Several processes that run benchmark clients: one Python process uses little more than one processor.
+"""Processes that run benchmark clients. One process is not enough: it uses little more than one processor.
 
 A process is `python -m loadtest.bench.client_processes`. It reads a plan as a line of JSON, connects its clients,
 writes `ready`, and starts them when it reads `go`. It ends when its input ends, so it does not outlive the benchmark.
@@ -65,7 +65,7 @@ class ClientProcesses:
                 _send(process, json.dumps(asdict(replace(plan, customers=share))))
             for process, _ in working:
                 _receive(process)
-            psutil.cpu_percent()  # Begin to measure: the next call returns the busy share since this one.
+            psutil.cpu_percent()  # Begin to measure: the next call returns the busy share since this call.
             for process, _ in working:
                 _send(process, "go")
             for process, _ in working:
@@ -89,7 +89,7 @@ def _receive(process: subprocess.Popen[str]) -> str:
 
 
 def main() -> None:
-    # Ignore Ctrl-C, which the terminal sends to this process as well. The benchmark ends the process.
+    # Ignore Ctrl-C, which the terminal sends to this process, too. The benchmark ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in iter(sys.stdin.readline, ""):
 

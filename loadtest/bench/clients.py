@@ -1,4 +1,4 @@
-"""Benchmark clients, which place orders without HTTP. Each is a thread with a database connection of its own."""
+"""Benchmark clients, which place orders without HTTP. A client is a thread with its own database connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from inventory.strategies.segmented_lock import SegmentedLock
 from shop.orders.saving import save
 
 GIVE_UP_AFTER = 60.0
-"""Seconds after the end of a measurement for which a client goes on trying to place its last order."""
+"""Seconds after the end of a measurement in which a client may still place its last order."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Plan:
     """The parameters of one measurement.
 
     Attributes:
-        customers: user ids. Each is a client that orders again as soon as its order is placed.
+        customers: user ids. Each user is one client, which orders again as soon as its order is placed.
         seconds: duration after which no order begins. Clients stop earlier if the stock is sold out.
         segments: number of segments for `segmented-lock`; other strategies ignore it.
         quantity: units in each order.
-        work: seconds for which each order pauses in the critical section, as a call to another service would.
+        work: seconds that each order pauses in the critical section, to simulate a call to another service.
     """
 
     sale: int
@@ -53,15 +53,15 @@ class Plan:
 
 @dataclass
 class ClientResults:
-    """Counts of what clients did. `placed`, `failed_updates` and `gave_up` count only within the plan's seconds.
+    """Counts of the orders of clients. `placed`, `failed_updates` and `gave_up` count only the plan's seconds.
 
     Attributes:
         placed: orders that were placed.
         placed_late: orders that began in time and were placed later.
         failed_updates: updates of `optimistic` that failed because the row's version had changed.
-        gave_up: times that the strategy told a client to try again, which the client then did.
+        gave_up: number of answers that told a client to try again. The client then tried again.
         held_all: orders that held the locks of all segments.
-        waits_ms: milliseconds from the beginning of each order until it was placed.
+        waits_ms: for each order, milliseconds from its beginning until it was placed.
         cpu: share of this machine's processors that was busy, from 0 to 1.
     """
 
@@ -129,7 +129,7 @@ class Clients:
         self._compare_and_set = optimistic.compare_and_set
 
     def start(self, wait_for_start: Callable[[], object]) -> None:
-        """Start the clients once all are connected. If one cannot connect, none starts."""
+        """Start the clients once all are connected. If a client cannot connect, no client starts."""
         try:
             self.barrier.wait()
             wait_for_start()
@@ -202,7 +202,7 @@ class Clients:
 
 
 class CountingSegmentedLock(SegmentedLock):
-    """`segmented-lock` with a given number of segments. It notes the orders that held the locks of all segments."""
+    """`segmented-lock` with a given number of segments. It counts the orders that held the locks of all segments."""
 
     def __init__(self, segments: int, held_all: list[UUID]) -> None:
         super().__init__(stock_lock, wait=settings.STOCK_LOCK_WAIT, segments=segments)

@@ -1,6 +1,6 @@
 """The contenders of the lock benchmark: our locks, and widely used alternatives.
 
-`redisson` is the protocol of Redisson in Python, since the library itself is for Java.
+`redisson` is the protocol of Redisson, written in Python, because the library itself is for Java.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def session(name: str, at: Addresses, **options: Any) -> Iterator[LockSession]:
     """Open the connections of a contender for the length of the block.
 
     Args:
-        options: further arguments of a `Redlock`; other contenders take none.
+        options: further arguments of a `Redlock`; other contenders take no options.
     """
     with ExitStack() as stack:
         yield ALL[name](at, stack, **options)

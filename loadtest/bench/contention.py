@@ -2,7 +2,7 @@
 
 All clients order one product. The strategy `optimistic` reads the row, and writes it only if its version is unchanged;
 otherwise it tries again. Its failed updates are counted. The strategy `row-lock` locks the row first, so its orders
-wait and none fails.
+wait and no update fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from servers import ServerError
 CLIENTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 STRATEGIES = (Optimistic.name, RowLockStrategy.name)
 OTHER_CONNECTIONS = 20
-"""Connections that must be left to the shop, to this process and to the superuser."""
+"""Number of connections to leave for the shop, for this process and for the superuser."""
 EPILOG = """\
 The claim under test: with many clients of one row, most updates of an optimistic lock fail. Each failed update has cost
 a transaction. A pessimistic lock wastes none, but its clients wait in line. Where the two curves cross is where one

@@ -1,4 +1,4 @@
-"""CPU time of a whole shop, as the kernel counts it. Unlike wall time, it does not grow with other load."""
+"""CPU time of a whole shop, from the kernel. Unlike elapsed time, it does not grow with the load of other programs."""
 
 from __future__ import annotations
 

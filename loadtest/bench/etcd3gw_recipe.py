@@ -1,7 +1,7 @@
 """The lock of the package etcd3gw, wrapped as one of our locks for comparison.
 
-It has no queue, so a waiter polls. Each attempt creates an etcd lease. Neither a failed attempt nor a release revokes
-it, so leases pile up on the server until they expire. There is no fencing token, and forked children share their
+It has no queue, so a waiter polls. Each attempt creates an etcd lease. A failed attempt and a release do not revoke the
+lease, so leases collect on the server until they expire. There is no fencing token, and forked children share their
 parent's connections.
 """
 
@@ -98,7 +98,7 @@ class Etcd3gwLock(Lock):
 
 
 class Etcd3gwLease(Lease):
-    """A lease that keeps etcd3gw's lock object, through which it is renewed and released."""
+    """A lease with etcd3gw's lock object, which renews and releases it."""
 
     __slots__ = ("recipe",)
 

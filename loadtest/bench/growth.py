@@ -1,4 +1,4 @@
-"""CPU milliseconds of an order with the default strategy, as the number of skus or of clients grows."""
+"""Measure the CPU milliseconds of an order with the default strategy, by number of skus and by number of clients."""
 
 from __future__ import annotations
 

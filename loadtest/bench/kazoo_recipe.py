@@ -1,7 +1,7 @@
 """The lock of the package kazoo, wrapped as one of our locks for comparison with `ZooKeeperLock`.
 
-Do not use it in production: it has no fencing token and no TTL. Even when the session has ended, a lease reports that
-it is held until it is released.
+Do not use it in production: it has no fencing token and no TTL. After its session has ended, a lease still reports that
+it is held, until it is released.
 
 Source: https://kazoo.readthedocs.io/en/latest/api/recipe/lock.html
 """
@@ -77,7 +77,7 @@ class KazooRecipeLock(Lock):
 
 
 class RecipeLease(Lease):
-    """A lease that keeps kazoo's lock object, through which it is released."""
+    """A lease with kazoo's lock object, which releases it."""
 
     __slots__ = ("recipe",)
 

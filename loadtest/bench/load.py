@@ -1,7 +1,7 @@
 """The load generator of the strategy benchmark: `python -m loadtest.bench.load < plan.json` prints one JSON object.
 
-Each connection sends its next request as soon as the previous one is answered. The generator is a process of its own
-and lighter than Locust, so that it does not distort the figures of the shop.
+Each connection sends its next request as soon as the previous one is answered. The generator is a separate process, and
+uses less CPU time than Locust, so that it does not distort the figures of the shop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from geventhttpclient import HTTPClient
 
 
 def run(plan: dict[str, Any]) -> dict[str, Any]:
-    """Send POST requests as the plan says, and return what was counted.
+    """Send the POST requests of a plan, and return the counts.
 
     The plan has `url` and `path`, the number of `clients` (connections), `seconds`, and `bodies` and `tokens`, which
     are used in turn. `client_min` and `client_max` are the smallest and the largest number of responses on one

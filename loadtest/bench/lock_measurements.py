@@ -17,15 +17,14 @@ from loadtest.bench.contenders import session
 from loadtest.bench.lock_sessions import Acquire
 
 GREEDY = 8
-"""Processes that take the lock again as soon as they have released it."""
+"""Number of processes that take the lock again as soon as they have released it."""
 
 MAX_HOLD = 0.12
-"""Longest hold in seconds: as long as the longest pause of a polling waiter, so that a release may come at any point of
-it."""
+"""Longest hold in seconds: the longest pause of a polling waiter. So a release may come at any point of a pause."""
 
 
 def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float) -> dict[str, float | None]:
-    """Measure one round of hand-overs and of greedy processes on a lock.
+    """Measure one round on a lock: hand-overs, then greedy processes (see `handoffs` and `greedy`).
 
     Args:
         name: the contender.
@@ -48,7 +47,7 @@ def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float
 def pairs(names: Sequence[str], at: Addresses, count: int) -> dict[str, dict[str, float | None]]:
     """Measure the microseconds and the commands of an uncontended acquire and release, for each contender.
 
-    Each pass measures every contender once in a new random order: one that follows an idle contender is slower.
+    Each pass measures every contender once, in a new random order, because a contender is slower after an idle one.
     """
     with ExitStack() as stack:
         sessions = {name: stack.enter_context(session(name, at)) for name in names}
@@ -123,7 +122,7 @@ def _take_turns(name: str, lock: str, at: Addresses, options: dict[str, Any], pi
 
 
 def greedy(name: str, lock: str, at: Addresses, seconds: float) -> list[int]:
-    """Return how often each of `GREEDY` processes gets the lock. A thread lock is measured with threads instead."""
+    """Return how often each of `GREEDY` processes gets the lock. A thread lock is measured with threads."""
     with ExitStack() as stack:
         pipes = [stack.enter_context(worker(name, _be_greedy, name, lock, at, seconds)) for _ in range(GREEDY)]
         for pipe in pipes:
@@ -179,7 +178,7 @@ def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> f
 def recovery(name: str, at: Addresses) -> float | None:
     """Return the seconds from the death of a holder process until a waiter in another process has the lock.
 
-    None for a thread lock, because its waiters die with the process.
+    The result is None for a thread lock, because its waiters die with the process.
     """
     if name == "thread":
         return None
@@ -205,7 +204,8 @@ def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
         release = own.make(lock)()
         pipe.send("held")
         threading.Event().wait()
-        release()  # Never reached. It keeps the lease alive: some locks release a garbage-collected lease.
+        # This line is never reached. The reference keeps the lease alive: some locks release a garbage-collected lease.
+        release()
 
 
 @contextmanager

@@ -35,8 +35,8 @@ class LockSession:
     """The connections of one lock implementation in one process.
 
     Args:
-        make: returns the lock of a name, as a function that acquires it.
-        sent: returns how many commands this session has sent; None when they cannot be counted.
+        make: takes the name of a lock, and returns a function that acquires it.
+        sent: returns how many commands this session has sent. None if commands cannot be counted.
     """
 
     make: Callable[[str], Acquire]
@@ -55,7 +55,7 @@ def leased(make: Callable[[str], Lock], sent: Callable[[], int] | None = None) -
         lock = make(name)
 
         def acquire() -> Callable[[], object]:
-            return cast(Lease, lock.acquire()).release  # Without a timeout, it waits until it is granted.
+            return cast(Lease, lock.acquire()).release  # Without a timeout, `acquire` waits until the lock is granted.
 
         return acquire
 
@@ -131,7 +131,7 @@ def on_etcd(make: Callable[..., Lock]) -> OpenSession:
         def count_response(*args: Any, **options: Any) -> None:
             count[0] += 1
 
-        # Locks copy the HTTP session with its hook, so the hook counts all requests, including watches.
+        # Locks copy the HTTP session together with its hook, so the hook counts all requests, including watches.
         http = stack.enter_context(requests.Session())
         http.hooks["response"].append(count_response)
         client = Etcd3Client(host=host, port=port, timeout=5, session=http)

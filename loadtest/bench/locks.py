@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench locks`: our locks and widely used alternatives side by side."""
+"""`python -m loadtest.bench locks`: measure our locks and widely used alternatives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`python -m loadtest.bench metrics`: what metrics and traces cost an order.
+"""`python -m loadtest.bench metrics`: CPU time that metrics and traces add to an order.
 
 Three web servers share one Postgres and one Valkey: one without metrics, one with metrics, and one with metrics and
 traces. They get load in turn, and are idle otherwise. Each round measures all of them, so that a slow moment of the
-machine affects all alike. Every second round goes through them in reverse. Ratios compare figures of one round.
+machine affects all alike. Every second round measures them in reverse order. A ratio compares two figures of one round.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DESCRIPTION = (
     "that of the web processes, in milliseconds an order. The exit status is 1 if metrics cost more than 3 % of it."
 )
 MOST = 1.03
-"""Maximum ratio: CPU time of an order with metrics, divided by that of an order without."""
+"""Maximum ratio: CPU time of an order with metrics, divided by the CPU time of an order without metrics."""
 CUSTOMERS = 2000
 OFF, ON, TRACED = "off", "metrics", "metrics and traces"
 FIGURES = ("cpu_ms", "per_s", "p50_ms", "p99_ms", "others")
@@ -81,7 +81,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def started(running: ExitStack) -> dict[str, LocalShop]:
-    """Start a web server for each set of settings, and return them by name. The first starts Postgres and Valkey."""
+    """Start a web server for each set of settings, and return the shops by name.
+
+    The first shop starts the databases.
+    """
     variants = {OFF: {"METRICS": "0", "TRACES": "0"}, ON: {"METRICS": "1", "TRACES": "0"}}
     if find_spec("opentelemetry") and find_spec("opentelemetry.exporter"):
         collector = running.enter_context(sink())
@@ -97,7 +100,7 @@ def started(running: ExitStack) -> dict[str, LocalShop]:
 
 @contextmanager
 def sink() -> Iterator[str]:
-    """Run a collector that accepts all spans and stores none, and yield its address."""
+    """Run a collector of traces that discards all spans, and yield its address."""
 
     class Take(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -138,7 +141,7 @@ def measure(shop: LocalShop, customers: list[int], options: argparse.Namespace) 
 
 
 def ratios(rounds: Sequence[Mapping[str, Row]], name: str) -> Row:
-    """Return CPU time per order and orders per second, divided by those of the same round without metrics."""
+    """Return CPU time per order and orders per second, each divided by the figure without metrics of the same round."""
     cpu_ratios = sorted(row[name]["cpu_ms"] / row[OFF]["cpu_ms"] for row in rounds)
     rates = sorted(row[name]["per_s"] / row[OFF]["per_s"] for row in rounds)
     return {

@@ -1,7 +1,7 @@
 """Measure how long a sale is blocked when a process is killed in the middle of an order.
 
-The process to kill is `python -m loadtest.bench.recovery SALE PRODUCT CUSTOMER`. It takes stock, and reports just
-before it would save its order, or once the order is queued.
+The killed process is `python -m loadtest.bench.recovery SALE PRODUCT CUSTOMER`. It takes stock. Then it reports just
+before it saves its order, or once the order is queued.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GIVE_UP_AFTER = 30.0
 
 
 def measure(strategy: str, customers: Sequence[int], rounds: int) -> float:
-    """Return the median seconds from the death of a process until another one has placed an order.
+    """Return the median seconds from the death of a process until another process has placed an order.
 
     Args:
         customers: two user ids or more.

@@ -1,10 +1,10 @@
 """Redisson's lock protocol as one of our locks, for comparison with `RedisLock`. It is not the Java library.
 
-The lock is a hash with owner and count. A release is published to all waiters. Waiters try again when they receive it,
-and when the present grant would end. There is no queue and no fencing token.
+The lock is a hash with owner and count. A release is published to all waiters. Waiters try again when they receive this
+message, and when the present grant expires. There is no queue and no fencing token.
 
 Do not use it in production. If a client repeats a request whose answer was lost, the owner may be counted twice, and
-the lock stays held for its TTL. If a server hangs, a lost lease is reported late, by the timeout of the client.
+the lock stays held for its TTL. If a server hangs, a lost lease is reported only after the timeout of the client.
 
 Source: https://github.com/redisson/redisson/wiki/8.-distributed-locks-and-synchronizers
 """
@@ -64,13 +64,13 @@ return 1
 class RedissonRecipeLock(Lock):
     """A re-entrant lock whose release wakes all waiters; chance decides which of them gets the lock.
 
-    An owner is one thread with one lock object. Each grant has a token of its own, which begins with the owner's name.
+    An owner is one thread with one lock object. Each grant has its own token, which begins with the owner's name.
 
     Args:
         client: a client of one server; a waiter uses one more of its connections.
         name: lock name.
-        ttl: seconds; Redisson calls it `lockWatchdogTimeout`, 30 s by default.
-        renew: whether the watchdog extends the lease; Redisson does not if a lease time is given.
+        ttl: seconds; Redisson calls this time `lockWatchdogTimeout`, and uses 30 s by default.
+        renew: whether the watchdog extends the lease. Redisson extends no lease for which a lease time is given.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
     """
@@ -111,7 +111,7 @@ class RedissonRecipeLock(Lock):
         if not isinstance(answer, Lease) and self._clock() < deadline:
             with self._answered(), self._client.pubsub(ignore_subscribe_messages=True) as subscription:
                 subscription.subscribe(self._key)
-                # Try again at once: a release from before this subscription was not received.
+                # Try again at once: the waiter has missed a release that came before this subscription.
                 while not isinstance(answer := self._ask(owner), Lease) and (now := self._clock()) < deadline:
                     self._wait(subscription, min(deadline, now + answer))
         return answer if isinstance(answer, Lease) else None

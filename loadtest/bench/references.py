@@ -1,4 +1,4 @@
-"""Reference figures for orders over HTTP: one client alone with redis-lock, and pgbench on one hot row."""
+"""Reference figures for orders over HTTP: one client with `redis-lock`, and pgbench on one hot row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from shop.orders.place import place_order
 
 STOCK = 1_000_000
 MAX_CLIENTS = 100
-"""Maximum number of clients on the hot row: each has a connection to Postgres."""
+"""Maximum number of clients on the hot row, because each client has a connection to Postgres."""
 HOT_ROW = Path(__file__).with_name("hot_row.sql")
 TABLES = "bench_stock, bench_order, bench_item"
 CREATE = f"""
@@ -73,7 +73,10 @@ def redis_lock_alone(customers: Sequence[int], seconds: float) -> float:
 
 
 def hot_row(clients: int, seconds: int) -> float:
-    """Return pgbench's transactions per second. Each decrements the stock, and inserts an order and its item."""
+    """Return pgbench's transactions per second.
+
+    A transaction decrements the stock, and inserts an order and its item.
+    """
     settings.RUN_FOLDER.create()
     WHEEL.unpack(settings.RUN_FOLDER.path)
     pgbench = WHEEL.path(settings.RUN_FOLDER.path).with_name("pgbench")

@@ -1,7 +1,7 @@
-"""`python -m loadtest.bench retry-delay`: what a shorter pause between two attempts gains and costs a Redlock.
+"""`python -m loadtest.bench retry-delay`: gain and cost of a shorter pause between two attempts of a Redlock.
 
-A `Redlock` does not notify its waiters. Each of them tries all nodes again after a pause, the retry delay. The same run
-measures two locks that notify their waiters.
+A `Redlock` does not notify its waiters. A waiter tries all nodes again after a pause, the retry delay. For comparison,
+the run also measures two locks that notify their waiters.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m loadtest.bench segments`: orders per second by number of segments and by work in the critical section.
 
 A segment is a part of the stock with a lock of its own. An order holds this lock while it subtracts, does its work, is
-saved and commits. The work is a pause, as a call to another service would be. A second measurement sells out a small
+saved and commits. The work is a pause that simulates a call to another service. A second measurement sells out a small
 stock. It counts the orders that had to hold all locks, because no single segment had enough units left.
 """
 
@@ -34,9 +34,10 @@ CLIENTS = 64
 """Number of clients: several per segment, even with the largest number of segments."""
 SMALL_STOCK = 100
 SMALL_QUANTITY = 3
-"""Units per order while `SMALL_STOCK` is sold out. The article that recommends five segments has a stock that small."""
+"""Units per order in the measurement that sells `SMALL_STOCK` out. The article that recommends five segments uses such
+a small stock."""
 SELL_OUT_SECONDS = 60.0
-"""Maximum number of seconds to sell out the small stock. It takes far less."""
+"""Maximum number of seconds to sell out the small stock. The usual time is far shorter."""
 EPILOG = """\
 The claim under test: a stock in five segments, each with a lock, sells five times as many orders as with one lock. A
 lock lets one critical section run at a time, so the gain needs work to wait for, processors that have time, and units
@@ -101,7 +102,7 @@ def measure_rounds(
 
     Args:
         run: runs the clients.
-        customers: user ids; each is a client.
+        customers: user ids; each user is one client.
         options: `segments`, `work`, `rounds` and `seconds` of the command line.
         show: shows the progress.
 

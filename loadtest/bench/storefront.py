@@ -1,9 +1,9 @@
-"""`python -m loadtest.bench storefront`: what a crowd that watches a sale costs the shop, and what the page weighs.
+"""`python -m loadtest.bench storefront`: cost of a crowd that watches a sale, and size of the page.
 
 A whole shop runs behind nginx with the configuration of docker-compose.yml. Clients request the document that each open
-page polls, and the page itself, as fast as the generator can, and at 1 % and 10 % of that. nginx's log tells which
-requests reach the shop. A control runs without nginx's cache. Then orders are placed while clients watch, and the page
-is weighed and shown by Chromium.
+page polls, and the page itself. They do so at the highest rate of the generator, and at 1 % and 10 % of it. nginx's log
+tells which requests reach the shop. A negative control runs without nginx's cache. Then orders are placed while clients
+watch. Last, the size of the page is measured, and the time until Chromium shows it.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ DESCRIPTION = (
 )
 WATCHERS = 100_000
 SHARES = (0.01, 0.1)
-"""Lower rates to measure, as shares of the highest. The rate that reaches the shop must not grow with them."""
+"""Lower rates to measure, as shares of the highest rate. The rate that reaches the shop must not grow with the rate of
+clients."""
 BESIDE_ORDERS = 1000
-"""Requests per second of watchers while orders are measured, unless other rates are given."""
+"""Default requests per second of watchers while orders are measured."""
 MOST_TO_SHOP = 2.0
 """Goal: maximum number of requests per second that reach the shop for a sale, however many people watch it."""
 MOST_BYTES = 60_000
@@ -97,9 +98,9 @@ def measure(shop: LocalShop, rates: list[int], *, progress: Callable[[str], obje
 
     Args:
         rates: requests per second of watchers; if empty, `SHARES` of the highest possible rate. The highest rate is
-            always measured, too.
+            always measured in addition.
         progress: called with a description of the current measurement.
-        seconds: of each measurement; orders take twice as long.
+        seconds: duration of each measurement; that of orders is twice as long.
     """
     sale = put_on_sale()
     with temporary_proxy(shop, cached=False) as proxy:
@@ -148,7 +149,7 @@ def temporary_proxy(shop: LocalShop, *, cached: bool) -> Iterator[LocalProxy]:
 def look_at_page(proxy: LocalProxy, sale: OnSale) -> dict[str, Any]:
     """Return the bytes of the page and its files, and the time until Chromium shows it."""
     url = f"{proxy.url}{sale.page}"
-    files = weigh(url, [sale.now])  # The pages of visitors without a log-in request no token.
+    files = weigh(url, [sale.now])  # Pages of visitors who have not logged in request no token.
     return {"weight": {"bytes": sum(files.values()), "files": files}, "paint": measure_paint(url)}
 
 

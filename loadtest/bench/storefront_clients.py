@@ -1,7 +1,7 @@
 """Clients of the storefront: `python -m loadtest.bench.storefront_clients < plan.json` prints one JSON object.
 
-They send requests at a fixed rate, or each request as soon as the previous one is answered. Of an answer they parse
-only the status, the end and the ETag. An HTTP library takes more CPU time for a request than nginx, so it would limit
+They send requests at a fixed rate, or each request as soon as the previous request is answered. They parse only the
+status, the end and the ETag of an answer: an HTTP library takes more CPU time for a request than nginx, and would limit
 the rate.
 """
 
@@ -42,7 +42,7 @@ class PageClients:
         self.end = 0.0
 
     async def run(self) -> dict[str, Any]:
-        """Send requests until the time is over, and return when all are answered."""
+        """Send requests until the time is over. Return the figures when all requests are answered."""
         clients = [PageClient(self, number) for number in range(self.plan["connections"])]
         for client in clients:
             await client.connect()
@@ -68,7 +68,7 @@ class PageClients:
 
 
 class PageClient(asyncio.Protocol):
-    """One connection. It sends its next request when that request is due and the previous one has been answered.
+    """One connection. It sends a request when the request is due and the previous request has been answered.
 
     Args:
         clients: all clients.
@@ -138,7 +138,7 @@ class PageClient(asyncio.Protocol):
             self.finished.set_exception(error)
 
     def count(self, status: str) -> None:
-        """Count an answer, and the time since its request was due. So a request that is sent late counts as slow."""
+        """Count an answer, and the time since its request was due. So a request that was sent late counts as slow."""
         self.clients.statuses[status] += 1
         self.clients.waits.append((time.monotonic() - self.due) * 1000)
 

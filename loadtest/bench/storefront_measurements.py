@@ -1,4 +1,4 @@
-"""Measurements of the storefront behind nginx: the cost of watchers, and the latency of orders beside them."""
+"""Measurements of the storefront behind nginx: the cost of watchers, and the latency of orders meanwhile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BUYERS = 50
 ORDERS_PER_S = 50
 MOST_CONNECTIONS = 200
 CONNECTIONS = 100
-"""Number of connections of clients that have no fixed rate."""
+"""Number of connections of clients without a fixed rate."""
 LOG = "passed_on.log"
 
 
@@ -103,7 +103,7 @@ def measure_watching(
     Args:
         rate: requests per second; None for as many as the generator can send.
     """
-    # Fill the cache first: with an empty one, nginx lets all but the first request wait for half a second.
+    # Fill the cache first: while the cache is empty, nginx lets all requests but the first wait for half a second.
     for language in LANGUAGES:
         fetch(f"{proxy.url}{path}", {"Accept-Language": language})
     shop_before, proxy_before, count_before = cpu.seconds(shop), cpu_of(proxy), passed_on(proxy)[path]
@@ -190,7 +190,7 @@ def measure_orders(
 
 
 def log_in(proxy: LocalProxy, customers: Sequence[int]) -> list[str]:
-    """Log customers in, and return their access tokens, which the page's script gets with the session cookie."""
+    """Log customers in. Return their access tokens, requested with the session cookie as the page's script does."""
     tokens = []
     for user in User.objects.filter(pk__in=customers):
         client = Client()
@@ -204,10 +204,10 @@ def log_in(proxy: LocalProxy, customers: Sequence[int]) -> list[str]:
 
 
 def is_conserved(sale: OnSale, orders: Collection[Mapping[str, Any]]) -> bool:
-    """Close the sale, and return whether the tables hold every confirmed order, and no more than were sent.
+    """Close the sale, and return whether the tables have every confirmed order, and no more orders than were sent.
 
     Args:
-        orders: what `measure_orders` has returned. An order that was answered with an error may have been placed.
+        orders: results of `measure_orders`. An order that was answered with an error may have been placed.
     """
     placed = sum(each["orders"] for each in orders)
     others = sum(each["others"] for each in orders)
@@ -219,7 +219,7 @@ def is_conserved(sale: OnSale, orders: Collection[Mapping[str, Any]]) -> bool:
 def start(plan: dict[str, Any]) -> subprocess.Popen[str]:
     """Start a process with clients, and return when all are connected."""
     command = (sys.executable, "-m", "loadtest.bench.storefront_clients")
-    # A new session keeps Ctrl-C from the clients: they end with their plan, and only the benchmark reports it.
+    # In a new session, clients do not get Ctrl-C: they end with their plan, and only the benchmark reports Ctrl-C.
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -233,7 +233,7 @@ def start(plan: dict[str, Any]) -> subprocess.Popen[str]:
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait until a process with clients ends, and return what the clients have counted."""
+    """Wait until a process with clients ends, and return the counts of the clients."""
     with process:
         counted: dict[str, Any] = json.loads(process.stdout.read() if process.stdout else "")
     return counted

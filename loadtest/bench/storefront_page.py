@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium")
 PHONE = {"width": 390, "height": 844}
 ROUNDS = 3
 SETTLED = 500
-"""Milliseconds after which a loaded page shows nothing larger any more."""
+"""Milliseconds after loading, after which no larger content is expected."""
 IMPORTED = re.compile(r'^import .*? from "([^"]+)";', re.MULTILINE)
 PAINTED = 'performance.getEntriesByName("first-contentful-paint").map((entry) => entry.startTime)'
 LARGEST = """() => {
@@ -26,7 +26,8 @@ LARGEST = """() => {
     observer.observe({ type: "largest-contentful-paint", buffered: true });
     return observer.takeRecords().map((entry) => entry.startTime);
 }"""
-"""Returns when each content was shown that was larger than all before. The last one is the largest contentful paint."""
+"""Returns the time of each paint with larger content than all paints before. The last is the largest contentful
+paint."""
 
 PHONES: dict[str, Mapping[str, Any] | None] = {
     "this machine": None,
@@ -45,8 +46,8 @@ PHONES: dict[str, Mapping[str, Any] | None] = {
 }
 """Simulated networks: latency in milliseconds, and bytes per second.
 
-`phone on 4G` is the line that Lighthouse calls slow 4G: 150 ms and 1.6 Mbit/s. `slow phone` has the figures with which
-Lighthouse throttles a browser to show that line: 3.75 times the latency, and 0.9 times the throughput.
+`phone on 4G` is the network that Lighthouse calls slow 4G: 150 ms and 1.6 Mbit/s. `slow phone` has the figures with
+which Lighthouse throttles a browser to simulate this network: 3.75 times the latency, and 0.9 times the throughput.
 """
 SLOWER = 4
 """Factor by which the processor of a phone is slower than this machine's, as in Lighthouse."""
@@ -98,8 +99,9 @@ def measure_paint(url: str) -> dict[str, Any]:
     """Return the milliseconds until Chromium shows a page, with an empty cache.
 
     Returns:
-        Medians of `ROUNDS` loads for each simulated phone, with scripts and without: the first contentful paint
-        (`first`) and the largest (`largest`). Or `skipped`, with the reason.
+        For each simulated phone, with and without scripts, medians of `ROUNDS` loads: the first contentful paint
+        (`first`) and the largest contentful paint (`largest`). Without Chromium or Playwright, `skipped` with the
+        reason.
     """
     if CHROMIUM is None:
         return {"skipped": "Chromium is not installed. On Debian, install it: apt-get install chromium"}
@@ -126,7 +128,10 @@ def medians(paints: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def paint(browser: Browser, url: str, *, network: Mapping[str, Any] | None, scripts: bool) -> dict[str, float]:
-    """Load a page in a new browser profile. Return the milliseconds until its first and its largest paint."""
+    """Load a page in a new browser profile.
+
+    Return the milliseconds until the first and the largest contentful paint.
+    """
     context = browser.new_context(viewport={**PHONE}, java_script_enabled=scripts)  # type: ignore[arg-type]
     try:
         page = context.new_page()

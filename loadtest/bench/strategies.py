@@ -1,8 +1,7 @@
 """`python -m loadtest.bench strategies`: orders per second of each strategy over HTTP.
 
-For comparison it also measures redis-py's lock in the same view, and two endpoints that place no order. The plain
-endpoint is written as the manuals of Django and its packages suggest. The empty endpoint is the order endpoint without
-the order.
+For comparison, it also measures redis-py's lock in the same view, and two endpoints that place no order. The plain
+endpoint follows the manuals of Django and its packages. The empty endpoint is the order endpoint, but places no order.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure every strategy and both references once per round.
 
-    A slow moment of the machine, or of its disk, then affects all of them alike.
+    Then a slow moment of the machine, or of its disk, affects all figures alike.
     """
     console = Console(stderr=True)
     names = (*PATHS, *(options.only or registry.NAMES))

@@ -71,7 +71,7 @@ def measure_burst(
         "per_s": placed / load["seconds"],
         "refused_per_s": refused / load["seconds"],
         "others": sum(load["answers"].values()) - placed - refused,
-        # CPU time of one request, whatever its answer is. It includes the later saving of queued orders.
+        # CPU time of one request, with any answer. It includes the later saving of queued orders.
         "cpu_ms": used * 1000 / max(1, sum(load["answers"].values())),
         **{name: load[name] for name in ("p50_ms", "p95_ms", "p99_ms", "client_min", "client_max", "generator_cpu")},
         # A run that oversold or lost a confirmed order has no valid throughput.
@@ -108,7 +108,7 @@ def send(
 
 
 def commands_per_order(name: str, customers: list[int]) -> dict[str, float]:
-    """Return the SQL statements and Redis round trips of one order, when all caches are filled."""
+    """Return the numbers of SQL statements and Redis round trips of one order, when all caches are filled."""
     burst = preparation.prepare(strategy=name, units=STOCK, limit=STOCK, customers=customers)
     sent: list[int] = []
     send = AbstractConnection.send_packed_command

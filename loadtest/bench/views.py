@@ -1,4 +1,4 @@
-"""Endpoints to compare the shop with: a plain one, the order endpoint without an order, and redis-py's lock."""
+"""Endpoints for comparison with the shop: a plain one, one that parses orders only, and one with redis-py's lock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Plain(APIView):
 
 
 class Empty(Orders):
-    """The order endpoint without an order: the same authentication, throttling, parsing and validation."""
+    """The order endpoint, but it places no order: the same authentication, throttling, parsing and validation."""
 
     def post(self, request: Request) -> Response:
         idempotency_key(request)

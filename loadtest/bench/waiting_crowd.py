@@ -1,8 +1,9 @@
 """A crowd of buyers: `python -m loadtest.bench.waiting_crowd < plan.json` prints one JSON object.
 
-Buyers arrive at a fixed rate, even if the shop is too slow for it. Each wants one order. Without a waiting room they
-send it at once. With a waiting room they enter it, poll when the shop tells them to, and order when it is their turn.
-Like a page of the shop, they repeat a request that is refused with 429 or 503, with the same idempotency key.
+Buyers arrive at a fixed rate, even if the shop is too slow for this rate. A buyer places one order. Without a waiting
+room, they order at once. With a waiting room, they enter it, poll at the times that the shop gives, and order when it
+is their turn. Like a page of the shop, they repeat a request that is answered 429 or 503, with the same idempotency
+key.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Crowd:
             self.bought.append(time.monotonic() - self.started)
 
     def wait_for_turn(self, token: str) -> str | None:
-        """Enter the waiting room, and return the ticket when the buyer may order; None if the time is over before."""
+        """Enter the waiting room, and return the ticket when the buyer may order; None if the time is over earlier."""
         path, method = f"/api/sales/{self.plan['sale']}/waiting/", "POST"
         while (standing := self.ask("room", method, path, token)) is not None:
             if standing["ticket"]:
@@ -75,7 +76,7 @@ class Crowd:
         return None
 
     def ask(self, kind: str, method: str, path: str, token: str, body: str = "", headers: Any = ()) -> Any:
-        """Repeat a request while it is refused as busy, and return the JSON of the answer; None when the time is over.
+        """Repeat a request while the shop is busy, and return the JSON of the answer; None when the time is over.
 
         A request without an answer counts as refused.
         """

@@ -1,9 +1,9 @@
-"""`python -m loadtest.bench waiting-room`: what a waiting room costs, and what it gains.
+"""`python -m loadtest.bench waiting-room`: cost and gain of a waiting room.
 
-First, a million customers enter the waiting room of one sale, in a Valkey of its own. This measures memory, which must
-stay within a bound, and arrivals and polls per second. Then a crowd arrives at three times the rate that the shop can
-serve, without and with a waiting room. This measures the latency of the order endpoint, and the share of orders that it
-refuses as busy.
+First, a million customers enter the waiting room of one sale, in a Valkey that nothing else uses. This measures
+arrivals and polls per second, and memory, which has a limit. Then a crowd arrives at three times the rate that the shop
+can serve, without and with a waiting room. This measures the latency of the order endpoint, and the share of orders
+that it refuses as busy.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ TIMES = 3
 SHARE = 0.6
 """Buyers whom the waiting room admits per second, as a share of the orders per second that the shop can take."""
 MOST_BUSY = 0.01
-"""Goal: maximum share of the order requests that are answered 429 or 503 with a waiting room."""
+"""Goal: maximum share of order requests that are answered 429 or 503, with a waiting room."""
 MOST_OF_P99 = 0.5
-"""Goal: maximum p99 of the order requests with a waiting room, as a share of the p99 without one."""
+"""Goal: maximum p99 of order requests with a waiting room, as a share of the p99 without a waiting room."""
 CLIENTS = 32
 BATCH = 1000
 LOOKS = 20_000
 FIRST = 1_000_000
-"""Id of the first customer. It has as many digits as in a large shop."""
+"""Id of the first customer. It has as many digits as customer ids in a large shop."""
 RATE = 100
 """Customers that the large room admits per second."""
 AT_ONCE = RATE * room.BURST
@@ -108,7 +108,7 @@ def goals(report: Mapping[str, Any]) -> dict[str, bool]:
 def measure_large_room(entrants: int) -> dict[str, float]:
     """Let customers enter before the sale opens, and poll after it has opened. Nothing else uses the server.
 
-    The commands are sent in batches, so that round trips to the server hardly count.
+    The commands are sent in batches, so that round trips to the server add little to the figures.
     """
     opens_at = datetime.now(tz=UTC) + timedelta(hours=1)
     clock = Clock(opens_at - timedelta(hours=1), time.monotonic())
@@ -127,7 +127,8 @@ def measure_large_room(entrants: int) -> dict[str, float]:
         late = range(FIRST + entrants, FIRST + entrants + len(sample))
         came = send(client, offer, late, opens_at + timedelta(seconds=1), enters=True)
         waiting = client.info("memory")["used_memory"]
-        # By now all are admitted. Turns begin at the rate, so each batch looks when there are tokens for it.
+        # All customers are admitted by this time. Turns begin at a limited rate, so each batch polls at a time when the
+        # rate allows its turns.
         everybody_admitted = opens_at + timedelta(seconds=entrants)
         for number, first in enumerate(range(0, len(sample), AT_ONCE)):
             moment = everybody_admitted + number * timedelta(seconds=room.BURST)
@@ -163,7 +164,8 @@ def send(client: Redis, offer: Offer, customers: Sequence[int], now: datetime, *
 def measure_capacity(shop: LocalShop) -> float:
     """Return the orders per second that the shop takes from a fixed number of clients."""
     customers = preparation.create_customers(CLIENTS * 10)
-    measure_burst(STRATEGY, shop, customers, clients=CLIENTS, seconds=2.0, units=STOCK, quantity=1)  # warms up
+    # a first burst, not counted, to fill caches and pools
+    measure_burst(STRATEGY, shop, customers, clients=CLIENTS, seconds=2.0, units=STOCK, quantity=1)
     measured = measure_burst(STRATEGY, shop, customers, clients=CLIENTS, seconds=5.0, units=STOCK, quantity=1)
     return round(float(measured["per_s"]), 1)
 
@@ -186,7 +188,8 @@ def measure_crowd(url: str, capacity: float, rate: int | None, *, seconds: float
         "tokens": [access_token(customer) for customer in customers],
         "per_second": per_second,
         "room": rate is not None,
-        # Allow all to buy: the time of the arrivals, a minute, and 1.5 times the time that the shop needs for them.
+        # Enough time for all buyers: the time of the arrivals, a minute, and 1.5 times the time that the shop needs for
+        # all orders.
         "seconds": seconds + 60 + 1.5 * len(customers) / (rate or capacity),
     }
     done = subprocess.run(

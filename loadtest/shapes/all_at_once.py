@@ -13,7 +13,8 @@ class AllAtOnce(LoadTestShape):
     def tick(self) -> tuple[int, float] | None:
         if self.runner is None or self.runner.environment.parsed_options is None:
             return None
-        # Locust may never count a user in a very short burst, so the attempts tell whether the burst has started.
+        # In a very short burst, Locust may never count a user. So look at the attempts to see whether the burst has
+        # started.
         started = self.runner.environment.burst_results.attempted > 0
         if started and self.runner.user_count == 0:
             return None

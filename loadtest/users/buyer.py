@@ -35,7 +35,7 @@ class Buyer(FastHttpUser):
         customer = burst.next_customer() if self._now() < self.leaves_at else None
         if customer is None:
             raise StopUser
-        # Retries use the same key, so that an order whose response was lost is found again, not placed twice.
+        # Retries use the same key. If the response was lost, the shop then finds the order and does not place it twice.
         headers = {
             "Authorization": f"Bearer {access_token(customer)}",
             "Idempotency-Key": str(uuid.uuid4()),
@@ -71,7 +71,7 @@ class Buyer(FastHttpUser):
                 answer = {}
             status = response.status_code
             if status in ORDERED and "id" not in answer:
-                status = 0  # the response was cut off, so the buyer does not know their order
+                status = 0  # the response was cut off, so the buyer does not know the id of the order
             problem = answer.get("type", "").strip("/").rpartition("/")[2]
             if status in ORDERED:
                 response.success()

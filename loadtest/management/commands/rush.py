@@ -177,7 +177,7 @@ there is no verdict."""
 
 
 def connection_warning(buyers: int) -> str:
-    """Return a warning if a shop with our settings accepts fewer connections than there are buyers; else "" (none)."""
+    """Return a warning if a shop with our settings accepts fewer connections than there are buyers; otherwise ""."""
     accepted = allowed_connections() * settings.WEB_PROCESSES
     if buyers <= accepted:
         return ""
@@ -188,9 +188,10 @@ def connection_warning(buyers: int) -> str:
 
 
 def interrupt_when_input_closes() -> None:
-    """Raise KeyboardInterrupt in the main thread when standard input closes, to stop what this command started.
+    """Raise KeyboardInterrupt in the main thread when standard input closes, to stop all processes of this command.
 
-    The program that reads our lines holds the other end of standard input, so it has ended then.
+    The program that reads our lines has the other end of standard input open. So this end closes when that program
+    ends.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.main_thread()
