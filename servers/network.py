@@ -1,4 +1,4 @@
-"""A network on one machine that can be cut: each member of a cluster reaches the others through a proxy of its own."""
+"""A network on one machine that can be cut: each member of a cluster reaches the others through its own proxy."""
 
 import asyncio
 import socket
@@ -18,7 +18,7 @@ ANY_ADDRESS = bytes([IPV4, 0, 0, 0, 0, 0, 0])
 class Network:
     """SOCKS 5 proxies on the loopback interface, one for each member. The port of a proxy tells which member connects.
 
-    A cut network is silent, like a network without a cable: what is sent gets neither an answer nor a refusal.
+    A cut network is silent, like a network without a cable: data that is sent gets no answer and no refusal.
 
     Args:
         ports: for each member, the ports at which it listens for the other members.
@@ -156,7 +156,7 @@ class _Link:
                 await self.whole.wait()
                 sink.write(chunk)
                 await sink.drain()
-            await self.whole.wait()  # a cut network does not carry the end of a connection either
+            await self.whole.wait()  # a cut network does not carry the end of a connection, either
 
 
 async def _target(reader: asyncio.StreamReader) -> int:

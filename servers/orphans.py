@@ -1,4 +1,4 @@
-"""Finding and ending server processes that a crash left behind."""
+"""Find and end server processes that a crash left behind."""
 
 import signal
 import time
@@ -47,7 +47,7 @@ def end_orphans(is_ours: Callable[[list[str]], bool], folder: Path, stop_signal:
 def remove_stale_lock_file(lock_file: Path, program: str) -> None:
     """Remove `lock_file` if the process that it names is a zombie, or runs another program than `program`.
 
-    Postgres refuses to start while any process has that id, even a zombie or an unrelated program that reused it.
+    Postgres refuses to start while any process has that id, even a zombie, or an unrelated program with a reused id.
     """
     with suppress(OSError, ValueError, IndexError):
         pid = int(lock_file.read_text().split()[0])
@@ -62,7 +62,10 @@ def remove_stale_lock_file(lock_file: Path, program: str) -> None:
 
 
 def _still_alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Return the processes still alive after `GRACE`. A zombie counts as ended: a container may never reap it."""
+    """Return the processes still alive after `GRACE`.
+
+    A zombie counts as ended, because a container may never reap it.
+    """
     deadline = time.monotonic() + GRACE
     left = list(processes)
     while left and time.monotonic() < deadline:

@@ -24,7 +24,7 @@ class Owner:
 
 
 class Ownership:
-    """The right to run the servers of `folder`. The kernel frees it when the owner ends, however it ends.
+    """The right to run the servers of `folder`. The kernel frees this right when the owner ends for any reason.
 
     Ownership is an flock on the folder itself, which also keeps systemd-tmpfiles from removing old files in the folder.
     """
@@ -58,7 +58,7 @@ class Ownership:
             self._lock = None
 
     def owner(self) -> Owner | None:
-        """Return the live owner, which may be this process; None when there is none."""
+        """Return the live owner, which may be this process; None if the folder has no owner."""
         if not self.folder.is_dir():
             return None
         if (lock := self._locked(fcntl.LOCK_SH)) is not None:
@@ -71,7 +71,7 @@ class Ownership:
         return Owner(None, ())
 
     def stop_owner(self, timeout: float = 60.0) -> bool:
-        """Send SIGTERM to the owner and wait until the folder has none. Return False if it had none before.
+        """Send SIGTERM to the owner, and wait until it has ended. Return False if the folder had no owner.
 
         Raises:
             ServerError: the owner did not end within `timeout` seconds.
@@ -101,7 +101,7 @@ class Ownership:
             fcntl.flock(folder, kind | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(folder), self.folder.stat()):
                 return folder
-        os.close(folder)  # locked by another process, or deleted between our open and our lock
+        os.close(folder)  # another process has locked the folder, or deleted it between our open and our lock
         return None
 
 

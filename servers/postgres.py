@@ -65,7 +65,7 @@ INITDB = (
     f"--username={USER}",
     "--encoding=UTF8",
     "--locale=C",
-    "--locale-provider=builtin",  # same collation and case folding on every system, whatever locales are installed
+    "--locale-provider=builtin",  # same collation and case folding on every system, independent of its locales
     "--builtin-locale=C.UTF-8",
 )
 
@@ -95,7 +95,9 @@ class Postgres:
         self.child = self._child("postgres", "-D", str(self.data), *options, cwd=folder, user=unprivileged_user())
 
     def start(self) -> None:
-        """Start the server on the data in its folder, and return once it is ready, however long its recovery takes.
+        """Start the server on the data in its folder, and return once it is ready.
+
+        There is no time limit for its recovery.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.
@@ -130,7 +132,7 @@ class Postgres:
     def end_orphans(self) -> bool:
         """End processes of this server that an earlier run left behind. Return whether there were any.
 
-        A busy backend outlives its killed postmaster and prevents the next one from starting.
+        A busy backend outlives its killed postmaster, and prevents the next postmaster from starting.
         """
         found = end_orphans(self._is_ours, self.folder, signal.SIGQUIT)
         for lock_file in (self.data / "postmaster.pid", self.folder / f".s.PGSQL.{PORT}.lock"):
@@ -151,9 +153,9 @@ class Postgres:
     def _create_data(self) -> None:
         """Create the data folder with initdb, completely or not at all.
 
-        initdb refuses a user id without an account. If we are root, it therefore runs as nobody, in a temporary folder,
-        and the servers' user gets a copy of the result. Another program of nobody may have opened the original files,
-        but not the copy.
+        initdb refuses a user id without an account. If this process is root, initdb therefore runs as `nobody`, in a
+        temporary folder. The servers' user gets a copy of its files. Another program of `nobody` may have opened the
+        original files, but cannot open the copy.
         """
         unfinished = self.folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)

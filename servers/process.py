@@ -23,8 +23,8 @@ LOG_LINES_SHOWN = 12
 class Child:
     """A command that runs as the leader of its own session.
 
-    Ctrl-C in the terminal therefore reaches only the parent, which stops its children in order. When the parent is
-    killed, Linux sends the child its stop signal (``PR_SET_PDEATHSIG``, see prctl(2)); elsewhere a `Watcher` does.
+    So Ctrl-C in the terminal reaches only the parent, which stops its children in order. When the parent is killed, the
+    child gets its stop signal from Linux (``PR_SET_PDEATHSIG``, see prctl(2)), or from a `Watcher` on other systems.
 
     Args:
         name: name in messages.
@@ -60,7 +60,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id, even after the process ended. Raises ServerError before the first start."""
+        """The process id, even after the process has ended. Raises ServerError before the first start."""
         if self._process is None:
             raise ServerError(f"{self.name} was not started.")
         return self._process.pid
@@ -76,7 +76,7 @@ class Child:
         if self._process is None:
             return None
         if self._process.returncode is None and self._process.poll() is not None:
-            # Kill the group now and only once: after its last member is gone, the kernel may reuse its id.
+            # Kill the group now, and only once: after its last member has ended, the kernel may reuse the group's id.
             self._kill_group(self._process.pid)
             if self._watcher is not None:
                 self._watcher.dismiss()
@@ -122,14 +122,15 @@ class Child:
 
         Args:
             timeout: seconds after which the process counts as failed. There is no limit by default: a database that is
-                ended during its recovery would begin the recovery again at the next start.
+                killed during its recovery would start the recovery again.
 
         Raises:
             ServerError: the process ended, or was not ready in time; the message has the last lines of its log.
         """
         deadline = time.monotonic() + timeout
         while not ready():
-            if not self.alive and not ready():  # check again: `ready` may have turned true as the process ended
+            # check `ready` again: it may have turned true just before the process ended
+            if not self.alive and not ready():
                 raise ServerError(f"{self.name} ended with status {self.returncode}.{self.last_lines()}")
             if time.monotonic() > deadline:
                 raise ServerError(f"{self.name} was not ready within {timeout:.0f} s.{self.last_lines()}")
@@ -169,7 +170,9 @@ def _private(path: str, flags: int) -> int:
 
 
 def _request_death_signal(stop_signal: signal.Signals) -> Callable[[], None] | None:
-    """Return a function that the child runs before its command. When we end, the kernel then signals the child.
+    """Return a function that the child runs before its command.
+
+    The kernel then signals the child when this process ends.
 
     Other kernels than Linux cannot do this. For them, return None.
     """

@@ -34,10 +34,10 @@ class Servers:
     """The servers of one run folder. As a context manager, it runs them inside the block.
 
     If another live process runs the servers already, they are used and not stopped: `owned` is False, and `postgres`
-    and `valkey` are None. Servers of this process also stop when it is killed.
+    and `valkey` are None. Servers that this object starts also stop when this process is killed.
 
     Args:
-        folder: the run folder; the default one of this checkout when None.
+        folder: the run folder; None for the default run folder of this checkout.
         runs: the servers to run: any of "postgres", "valkey", "etcd" and "zookeeper".
     """
 
@@ -54,7 +54,7 @@ class Servers:
         """Start the servers and return once all are ready. Call it from the main thread.
 
         Raises:
-            ServerError: a server does not start, or the owner of the folder does not run it.
+            ServerError: a server does not start, or another process owns the folder and does not run that server.
         """
         deadline = time.monotonic() + START_TIMEOUT
         self.folder.create()

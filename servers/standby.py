@@ -1,4 +1,4 @@
-"""A Postgres that replicates another one by streaming, and can take over from it."""
+"""A Postgres standby: it replicates a primary by streaming, and can replace the primary."""
 
 import shutil
 import time
@@ -16,7 +16,7 @@ from servers.postgres import DATABASE, LOCAL, Postgres, connect
 FOLLOW = sql.SQL("ALTER SYSTEM SET primary_conninfo = {}")
 HAS_APPLIED = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
 TIMEOUT = 30
-"""Time limit in seconds to attach, detach or promote a standby, each of which usually takes milliseconds."""
+"""Time limit in seconds to attach, detach or promote a standby. Usually they take milliseconds."""
 
 
 class Standby(Postgres):
@@ -24,7 +24,7 @@ class Standby(Postgres):
 
     Args:
         folder: the folder of this server, directly inside the run folder.
-        primary: the folder of the server that it replicates. It must be running when this one first starts.
+        primary: the folder of the primary. The primary must be running when the standby first starts.
         database: name of the database; the primary has it.
         extra: settings that are added to those of every server, or replace some of them.
     """
@@ -36,10 +36,10 @@ class Standby(Postgres):
         self.primary = primary
 
     def attach(self) -> None:
-        """Start replication to the standby. Return once it has everything that was written so far.
+        """Start replication to the standby. Return once the standby has all writes so far.
 
         Raises:
-            ServerError: the standby does not receive that within `TIMEOUT`.
+            ServerError: the standby does not receive these writes within `TIMEOUT`.
         """
         self._follow(make_conninfo(**LOCAL, host=str(self.primary)))
         with connect(self.primary) as primary, connect(self.folder) as standby:

@@ -23,7 +23,7 @@ log = logging.getLogger("servers")
 READY = "ready"
 ALREADY = "already"
 CHECK_INTERVAL = 0.2  # seconds between two checks of the servers
-FIRST_PAUSE = 1.0  # seconds from a restart to the next one, doubled while the server keeps ending
+FIRST_PAUSE = 1.0  # seconds from a restart to the next restart, doubled while the server keeps ending
 LONGEST_PAUSE = 30.0  # seconds; after a run of more than this, the pause is FIRST_PAUSE again
 
 
@@ -92,7 +92,7 @@ def status(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> list[Status]:
 
 
 def supervise(path: Path, runs: Sequence[str]) -> None:
-    """Run the servers until SIGTERM or SIGINT, and restart each one that dies.
+    """Run the servers until SIGTERM or SIGINT, and restart a server that dies.
 
     The first line of output tells `start` the outcome: ready, already running, or an error message.
     """
@@ -115,7 +115,7 @@ def supervise(path: Path, runs: Sequence[str]) -> None:
 class Restarts:
     """Restarts one server whenever it has ended. The pause between two attempts grows while the restarts fail.
 
-    Without the pause, a server that cannot start, on a full disk for example, would fill its log. Other servers are
+    Without the pause, a server that cannot start, for example on a full disk, would fill its log. Other servers are
     checked during the pause. A server that takes a long time to recover its data is alive, so it is not restarted.
     """
 

@@ -58,7 +58,9 @@ class Valkey:
         )
 
     def start(self) -> None:
-        """Start the server on the data in its folder, and return once it responds, however long it loads the data.
+        """Start the server on the data in its folder, and return once it responds.
+
+        There is no time limit for loading data.
 
         Raises:
             ServerError: the server does not start; the message has the last lines of its log.

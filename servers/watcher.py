@@ -1,10 +1,11 @@
-"""A process that ends a child process when the child's parent dies, on systems whose kernel cannot do that."""
+"""A process that ends a child process when the child's parent dies. Used on systems whose kernel cannot do so."""
 
 import signal
 import subprocess
 import sys
 
-# The program of the watcher. Its standard input ends when the parent dies, because only the parent has the other end.
+# The program of the watcher. Its standard input closes when the parent dies, because only the parent has the other end
+# open.
 WATCH = """
 import os, sys
 child, number = map(int, sys.argv[1:])

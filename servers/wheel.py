@@ -29,16 +29,16 @@ class Wheel:
     program: str
 
     def path(self, run_folder: Path) -> Path:
-        """Return the path of the program in site-packages, or, if we are root, in the copy that `unpack` makes."""
+        """Return the path of the program in site-packages. As root, return its path in the copy that `unpack` makes."""
         installed = self._site_packages()
         program = next(installed.glob(self.program))
         return self._copy(run_folder) / program.relative_to(installed) if unprivileged_user() else program
 
     def unpack(self, run_folder: Path) -> None:
-        """If we are root, copy the program into the run folder: the servers' user may be unable to read site-packages.
+        """As root, copy the program into the run folder, because the servers' user may be unable to read site-packages.
 
         The copy keeps the directory layout, because programs find their libraries by relative paths. A rename makes the
-        copy visible, so it is complete or absent even when processes copy concurrently.
+        copy visible at once. So the copy is complete or absent, even if processes copy concurrently.
         """
         copy = self._copy(run_folder)
         if unprivileged_user() is None or copy.exists():

@@ -44,7 +44,7 @@ SETTINGS = {
 FLUSH_DELAY = "-Dzookeeper.flushDelay=30"
 SETTINGS_OF_A_MEMBER = {
     "initLimit": "25",  # ticks until a follower has copied the leader's data
-    "syncLimit": "5",  # ticks of silence after which a follower or leader is given up
+    "syncLimit": "5",  # ticks of silence after which a follower or leader counts as dead
 }
 STATUS_TIMEOUT = 5.0  # seconds
 STARTUP_STATUS_TIMEOUT = 0.1  # seconds; a starting server may accept a query and never answer, so retry soon
@@ -53,7 +53,7 @@ STARTUP_STATUS_TIMEOUT = 0.1  # seconds; a starting server may accept a query an
 class ZooKeeper:
     """A ZooKeeper with its settings and data in `folder`, listening on the loopback interface.
 
-    The port stays the same over restarts, so that clients reconnect. Clients choose their session timeout, from 0.4 to
+    The port stays the same over restarts, so that clients reconnect. A client chooses its session timeout, from 0.4 to
     60 seconds.
 
     Args:
@@ -178,7 +178,7 @@ def available() -> bool:
 
 
 def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
-    """Send a four-letter command, such as `srvr`, and return the answer; an empty text if none comes in time.
+    """Send a four-letter command, such as `srvr`. Return the answer, or an empty text without an answer in time.
 
     Source: https://zookeeper.apache.org/doc/r3.8.0/zookeeperAdmin.html#sc_4lw
     """
@@ -193,7 +193,7 @@ def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
 
 
 def status(hosts: str, seconds: float = STATUS_TIMEOUT) -> Status:
-    """Query the ZooKeeper at `hosts`. It counts as down while it loads its data. Its process id stays unknown."""
+    """Query the ZooKeeper at `hosts`. It counts as down while it loads its data. Its process id is not reported."""
     name, _, version = ask(hosts, "srvr", seconds).partition("\n")[0].partition(": ")
     return Status("zookeeper", hosts, version.partition("-")[0] if name == "Zookeeper version" else None)
 
