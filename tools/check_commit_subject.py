@@ -3,8 +3,8 @@
     python tools/check_commit_subject.py FILE         the message in FILE, as git gives it to a commit-msg hook
     python tools/check_commit_subject.py BASE..HEAD   every commit of a range, except merges
 
-Exit status 1 if a subject breaks the rule. The script needs only the standard library and git, so CI can run it
-before anything is installed.
+Exit status 1 if a subject breaks the rule. The script needs only the standard library and git, so CI can run it before
+it installs packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 LONGEST = 60
 AREAS = ("locking", "inventory", "shop", "lab", "loadtest", "servers", "tests", "tools", "docs", "ci", "build")
-"""The areas that a subject can name. CONTRIBUTING.md lists the same ones in the same order."""
+"""The areas that a subject can name. CONTRIBUTING.md lists the same areas in the same order."""
 SUBJECT = re.compile(r"[a-z][a-z0-9./_-]*: [a-z]\S* \S.*")
 GENERATED = ("Merge ", 'Revert "')
 """Subjects that git writes. They are accepted as they are."""

@@ -1,9 +1,9 @@
-"""Ask the resolver whether every supported platform and Python can install the locked requirements from wheels.
+"""Check that every supported platform and Python version can install the locked requirements from wheels.
 
     python tools/check_wheels.py
 
-Prints one line for each combination. Exit status 1 if one cannot be installed. Needs `uv` and the package index;
-installs nothing.
+Prints one line for each platform and Python version. Exit status 1 if the requirements cannot be installed on one of
+them. Needs `uv`, which asks the package index; installs nothing.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     py-spy record --gil --format raw --rate 200 --duration 15 --output order.raw --pid <web process>
     python tools/flame_graph.py order.raw docs/images/order-after.svg
 
-Each box is a function, and its width is its share of the samples. It stands on the function that called it. Blue is
-this project, orange is Django and REST framework, and grey is everything else. Only what answers a request is drawn,
-without boxes that are narrower than `NARROWEST`.
+A box is a function, and the width of the box is the function's share of the samples. The box stands on the box of the
+calling function. Blue is this project, orange is Django and REST framework, and grey is other code. Only functions that
+answer a request are drawn, without boxes that are narrower than `NARROWEST`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WIDTH, ROW, LETTER = 1200, 16, 6.3
 NARROWEST = 0.004
 """Smallest share of the samples for which a box is drawn."""
 FIRST = "Application.__call__ "
-"""Beginning of the frame of the function that answers a request. It is the lowest box."""
+"""Beginning of the name of the frame that answers a request. This frame is the lowest box."""
 FRAME = re.compile(r"(?P<name>.+) \((?P<file>[^:]+)(?::\d+)?\)")
 COLOURS = {**dict.fromkeys(("shop/", "inventory/"), "#9ec5f4"), "django/": "#f6c28b", "rest_framework": "#f6c28b"}
 OTHERS = "#d9d9d9"
@@ -30,7 +30,7 @@ OTHERS = "#d9d9d9"
 
 @dataclass
 class Box:
-    """A function and the samples in which it, or one that it called, was running."""
+    """A function, and the samples in which it, or a function that it called, was running."""
 
     frame: str = ""
     samples: int = 0
@@ -50,7 +50,7 @@ def draw(recorded: str) -> str:
     """Return the picture.
 
     Args:
-        recorded: what py-spy has recorded: a line per stack, with its number of samples at the end.
+        recorded: output of py-spy: one line per stack, with the stack's number of samples at the end.
     """
     root = Box()
     for line in recorded.splitlines():
@@ -76,7 +76,10 @@ def _add(box: Box, frames: list[str], samples: int) -> None:
 
 
 def _boxes(box: Box, level: int, left: float, share: float) -> Iterator[tuple[int, float, float, str]]:
-    """Return level, left edge and width (as shares of the whole) and frame of each box that is wide enough."""
+    """Return each box that is wide enough, as (level, left edge, width, frame).
+
+    Edge and width are shares of the whole.
+    """
     width = box.samples * share
     if width < NARROWEST:
         return

@@ -1,4 +1,4 @@
-"""Take the documentation's picture of a race again: `.venv/bin/python tools/screenshots.py [FOLDER]`.
+"""Renew the documentation's picture of a race: `.venv/bin/python tools/screenshots.py [FOLDER]`.
 
 The script starts the shop's servers and the lab in a temporary run folder, runs a race and photographs it with
 Chromium. With FOLDER, it also stores pictures of every kind of page there, in both languages, at 1280 and 390 pixels.
@@ -36,7 +36,8 @@ PAGES = {
 START_SECONDS = 60
 RACE_SECONDS = 300
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
-"""The environment variables that the shop inherits. With DATABASE_URL it would use, and migrate, a shop of the user."""
+"""The environment variables that the shop inherits. DATABASE_URL is not among them: it may lead to a real shop, which
+would be migrated."""
 
 
 def main() -> None:
