@@ -1,1 +1,1 @@
-"""The lab: it holds all code that is wrong on purpose. It needs LAB_ENABLED, and has its own tables."""
+"""The lab: all code that is wrong on purpose. It runs only with LAB_ENABLED, and has its own tables."""

@@ -15,16 +15,16 @@ UNITS = 10
 RECORD = "record"
 """The Redis key of the record into which sources merge their parts."""
 SOLD, OVERTAKEN, MERGED = "sold", "overtaken", "merged"
-"""Answers of the clients. `OVERTAKEN`: the store refused a write because its fence was old."""
+"""Answers of the clients. `OVERTAKEN` means that the store refused a write because its fence was old."""
 
 
 class CounterChecker(Checker):
-    """Checks that every sale took one unit, and that every client that waited got one in the end."""
+    """Checks that each sale took one unit, and that every client that did not crash got a unit in the end."""
 
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         sold = sum(answer == SOLD for answer in answers.values())
         gone = UNITS - int(self.sandbox.redis.get(STOCK))
-        # A client that crashed may have sold a unit or not.
+        # A crashed client may or may not have sold a unit, so `gone` may be larger than `sold`.
         violations: list[Violation] = []
         if not sold <= gone <= sold + len(self.history.crashed):
             violations.append(("conserved", f"{sold} clients were told sold, but {gone} of {UNITS} units are gone."))

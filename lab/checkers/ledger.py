@@ -76,8 +76,8 @@ def figures(sku: str) -> audit.Figures:
 def unowned(sku: str) -> int:
     """Return how many units on hand no customer can buy, because a copy in Redis neither offers nor reserves them.
 
-    Every way of selling has its own copy of the stock. The copy of a way that has sold nothing is at least as large as
-    the stock, so it does not change the result.
+    Every way of selling has its own copy of the stock. While a way of selling has sold nothing, its copy is at least as
+    large as the stock, and does not change the result.
     """
     on_hand = figures(sku).on_hand
     copies = (rung.copy(sku) for rung in RUNGS.values())

@@ -13,11 +13,11 @@ from lab.explorer.terms import Violation
 from lab.sandbox.sandbox import Sandbox
 
 SOLD, SOLD_OUT, QUEUED, REFUSED = "sold", "sold out", "queued", "refused: "
-"""Answers of the clients. After `REFUSED` comes the name of an error."""
+"""Answers of the clients. The name of an error follows `REFUSED`."""
 
 
 class Records(Protocol):
-    """What the tables contain at the end of a run.
+    """The contents of the tables at the end of a run.
 
     Attributes:
         repairs: whether the shop repairs what a crashed process has left behind.
@@ -43,7 +43,7 @@ class StockChecker(Checker):
     """Checks the orders of all clients.
 
     Args:
-        records: what the tables contain.
+        records: the contents of the tables.
         quantities: number of units that each client wants, by name.
         keys: the idempotency key of each client's request, by name.
         same_request: whether all clients send the same request.
@@ -97,7 +97,7 @@ class StockChecker(Checker):
 
 
 class PromiseChecker(StockChecker):
-    """Also checks that no more clients were told "sold" than there were units. Needed where servers may lose orders."""
+    """Also checks that no more clients were told "sold" than there were units. Needed if servers may lose orders."""
 
     def _violations(self, answers: Mapping[str, str]) -> Iterator[Violation]:
         law, told = self.records.figures(), self._told_yes(answers)

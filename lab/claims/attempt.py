@@ -26,9 +26,9 @@ from lab.workloads.experiment import Experiment
 from lab.workloads.registry import faults_of
 
 PAUSES = (0.0, 0.0002, 0.001, 0.005)
-"""Maximum pauses of a client before a step, in seconds. Each attempt picks one at random."""
+"""Maximum pauses of a client before a step, in seconds. Each attempt picks a maximum at random."""
 LOOKS = 5
-"""How many checks of every waiting client must fail before time may pass, or before the run counts as stuck."""
+"""Number of failed checks of each waiting client, before time may pass or the run counts as stuck."""
 STUCK_AFTER = 0.2
 """Seconds without progress after which a run without a fault counts as stuck, if all clients wait."""
 LIMIT = 30.0
@@ -172,7 +172,7 @@ class Attempt:
         return True
 
     def _watch(self) -> Violation | None:
-        """Return when all clients are done or something is broken. Let time pass while every client waits."""
+        """Return when all clients are done or an invariant is broken. Let time pass while every client waits."""
         began = since = time.monotonic()
         before, passes = self._progress(0), 0
         looks = self._looks()

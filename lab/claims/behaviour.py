@@ -1,15 +1,15 @@
-"""Hashes of what code does. A stored result is out of date only if the behaviour of its code changes.
+"""Hashes of the behaviour of code. A stored result is out of date only if the behaviour of its code has changed.
 
-`hash_of_behaviour` starts from some definitions, follows every name in them to the project's own definitions, and
-hashes all of these. `hash_of_files` hashes whole files. Both hash the parsed code, without what does not change the
-behaviour:
+`hash_of_behaviour` starts from some definitions, and follows every name in them to the project's own definitions. It
+hashes all these definitions. `hash_of_files` hashes whole files. Both hash the parsed code, without these parts, which
+do not change the behaviour:
 
 - docstrings, comments, formatting and type annotations: they are not run;
 - names of local variables: they are numbered in the order in which they appear;
 - imports and file paths: a definition is hashed by its text and by the definitions that its names lead to;
 - comments and blank lines of Lua and SQL;
-- help texts, names of models and their fields, and what is written to a log: only people read them;
-- migrations: the models say the same, and a test compares the two.
+- help texts, names of models and their fields, and log messages: only people read them;
+- migrations: the models describe the same tables, and a test compares the two.
 
 A method counts if its class is reached and an attribute with its name is used somewhere. It does not count if all
 reached classes override it. If a class extends a class from outside the project, which may call any method, all of its

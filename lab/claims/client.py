@@ -56,7 +56,7 @@ class Client:
         shared: objects that the clients of the attempt share.
         watchdog: the watchdog that renews its leases.
         seed: seed of its pauses.
-        helper: whether it works for the clients, as a queue's worker does. A helper starts a moment later.
+        helper: whether it works for the clients, for example as a queue's worker. A helper starts a moment later.
 
     Attributes:
         answer: the result of its job, once it is done.

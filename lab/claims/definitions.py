@@ -37,7 +37,7 @@ class Unit:
 
 
 MODULE = "<module>"
-"""Stands for a module's statements that are not definitions. They are hashed under this name."""
+"""Name under which a module's statements that are not definitions are hashed."""
 
 
 class Module:
@@ -194,7 +194,7 @@ def load(name: str) -> Module | None:
 
 @cache
 def _definition_at(dotted: str) -> Key | None:
-    """Split a dotted path into a module of the project and a name in it. Return None if it is not such a path."""
+    """Split a dotted path into a module of the project and a name in it. Return None for any other path."""
     owner, _, name = dotted.rpartition(".")
     if not owner or load(dotted) is not None:
         return None
@@ -245,7 +245,7 @@ def _parts(node: ast.ClassDef) -> dict[str, list[ast.stmt]]:
 
 @cache
 def _head(node: ast.ClassDef) -> ast.ClassDef:
-    """Return a class without what `_parts` returns: its bases, decorators, attributes and dunder methods."""
+    """Return a class without its `_parts`. The rest is its bases, decorators, attributes and dunder methods."""
     body: list[ast.stmt] = []
     for statement in node.body:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):

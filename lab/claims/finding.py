@@ -20,13 +20,13 @@ from lab.workloads.base import NAMES
 from lab.workloads.registry import can_play, faults_of, new_experiment
 
 REPLAYS = 20
-"""How often a witness is replayed. It must break its rung each time."""
+"""Number of replays of a witness. Every replay must break its rung."""
 SAMPLE = {"flawed": 1000, "sound": 30}
 """Number of random schedules on rungs whose servers are too slow to try all schedules."""
 BEYOND = 4
-"""When a search reaches its limit, it draws one random schedule for every `BEYOND` schedules tried in order."""
+"""A search that reaches its limit draws one random schedule for every `BEYOND` schedules of the limit."""
 SLOW = 20
-"""Where servers are restarted, one schedule takes as long as about `SLOW` schedules elsewhere."""
+"""A schedule that restarts servers takes about as long as this number of other schedules."""
 
 Progress = Callable[[int], object]
 """A function that is called with the number of schedules or replays that are done."""
@@ -44,10 +44,10 @@ def find(
     clients: int = 0,
     without: Collection[Fault] = (),
 ) -> Found:
-    """Search for a schedule that breaks a rung: its own invariant if it is flawed, any invariant if it is sound.
+    """Search for a schedule that breaks a rung: the claimed invariant of a flawed rung, any invariant of a sound rung.
 
-    For a flawed rung, a schedule must break it in each of `REPLAYS` replays. One break may be chance: if several
-    clients wait for one row, Postgres may serve them in another order each time.
+    A schedule must break a flawed rung in each of `REPLAYS` replays. A single break may be chance: if several clients
+    wait for one row, Postgres may serve them in another order each time.
 
     Args:
         clients: number of clients; 0 for as many as the rung needs.
@@ -140,7 +140,7 @@ def _witness(entry: LadderEntry, run: Run, clients: int) -> Witness:
 
 
 def restarting_sandbox(entry: LadderEntry, sandbox: Sandbox) -> Sandbox:
-    """Return the sandbox for a rung: a sandbox whose Redis can restart if the rung needs that, else the given one."""
+    """Return the sandbox for a rung: one whose Redis can restart, if the rung needs it; otherwise the given sandbox."""
     if entry.track == "locks" or "restart" not in faults_of(entry):
         return sandbox
     restarting: Sandbox = sandbox.resource("restarting", lambda: RestartingSandbox(sandbox.database))

@@ -50,8 +50,8 @@ class Gate:
             wait: whether to close the gate and wait until the other clients are quiet. If False, the gate stays open.
 
         Yields:
-            Whether the other clients are quiet. False if another thread has closed the gate, as it may wait for this
-            one.
+            Whether the other clients are quiet. False if another thread has closed the gate, because that thread may
+            wait for the calling thread.
         """
         if not wait:
             yield True

@@ -38,7 +38,7 @@ def measure(part: str, *, short: bool) -> dict[str, Any]:
 
     Args:
         part: the part of the comparison.
-        short: run for some minutes only, for orientation.
+        short: whether to run for only some minutes, for orientation.
 
     Returns:
         The report.

@@ -14,7 +14,7 @@ PROSE = frozenset({"help_text", "verbose_name", "verbose_name_plural"})
 """Arguments of Django's fields that only people read."""
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-"""Methods of a logger. Only people read what is written to a log."""
+"""Methods of a logger. Only people read log messages."""
 
 LUA_OR_SQL = re.compile(
     r"""(?P<string> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \[(?P<level>=*)\[.*?\](?P=level)\] )
@@ -31,7 +31,7 @@ def script_text(source: str) -> str:
 
 
 class Normaliser:
-    """Renders parsed code as text, without what does not change its behaviour.
+    """Renders parsed code as text, without the parts that do not change its behaviour.
 
     Args:
         imports: the dotted path that each imported name of the module stands for.

@@ -1,4 +1,4 @@
-"""Measure stored results again if the behaviour of their code has changed since.
+"""Measure stored results again if the behaviour of their code has changed since they were measured.
 
 Each result is stored as soon as it is measured, so an interrupted refresh continues where it stopped.
 """
@@ -43,7 +43,7 @@ class Remeasured:
     """A result that was measured again.
 
     Attributes:
-        problem: why it was not stored. Empty if it was.
+        problem: why it was not stored. Empty if it was stored.
     """
 
     result: Result
@@ -119,7 +119,7 @@ def compare(part: Part, *, short: bool = False) -> None:
     """Run one benchmark and store its report.
 
     Args:
-        short: run for some minutes only, for orientation.
+        short: whether to run for only some minutes, for orientation.
 
     Raises:
         BenchmarkFailed: the benchmark has ended with an error.

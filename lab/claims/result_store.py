@@ -1,4 +1,4 @@
-"""JSON files that commands write and pages read. Readers see only complete files, and no write undoes another."""
+"""JSON files that commands write and pages read. Readers see only complete files, and no write is lost."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def rehearse(entry: LadderEntry, witness: Witness, sandbox: Sandbox) -> Run:
     """Replay a stored witness to its end, without recording what the servers store.
 
     Raises:
-        Impossible: the rung's code has changed, and the schedule does not fit it any more.
+        Impossible: the rung's code has changed, and the schedule no longer fits it.
     """
     left = list(witness.schedule)
 

@@ -1,4 +1,4 @@
-"""Stress runs without a scheduler, as a negative control: chance breaks flawed locks, and no sound one."""
+"""Stress runs without a scheduler, as a negative control: chance breaks flawed locks, and no sound lock."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ QUICK = 0.005
 MANY, FEW = 10_000, 500
 """Number of attempts: for quick sound rungs, and for all others."""
 WITH_STANDBY = 150
-"""Number of attempts with a standby of Postgres. Each takes seconds, because a server is killed and started again."""
+"""Number of attempts with a standby of Postgres. An attempt takes seconds: it kills a server and starts it again."""
 WARM_UP = 20
 """Number of attempts that measure the duration of an attempt."""
 
 
 def tries_of(entry: LadderEntry, seconds: float) -> int:
-    """Return how often to try a rung: enough to trust a sound one, or to estimate how often a flawed one breaks.
+    """Return the number of attempts: enough to trust a sound rung, or to estimate how often a flawed rung breaks.
 
     Args:
         seconds: duration of an attempt.

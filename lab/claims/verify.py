@@ -25,19 +25,19 @@ CROWDED = {
 }
 """Bounds of a second search of a sound rung, with `CROWD` clients. Some flaws need a third client while two wait."""
 NOT_IN_A_CROWD: tuple[Fault, ...] = ("tick",)
-"""Faults of one holder and its lease, which need no third client. Only the deep searches also try them with three."""
+"""Faults of one holder and its lease, which need no third client. Only deep searches try them with three clients."""
 UNORDERED = "file-lock"
-"""The operating system decides which of two local threads gets this lock, so three clients would not be repeatable."""
+"""Slug of a lock whose runs with three clients are not repeatable: the system decides which local thread gets it."""
 DEEP = ((2, Bounds(preemptions=3, faults=2)), (3, Bounds(preemptions=2, faults=2)))
 """Clients and bounds of the deep searches of a sound rung, which take longer than `check`."""
 DEEP_SCHEDULES = 2000
 """Maximum number of schedules of each deep search, by default."""
 EXTENT = ("schedules", "exhausted", "completed", "sampled", "clients", "preemptions", "faults")
-"""Names of the values in a result line that say how far the search went."""
+"""Names of the values in a result line that tell the extent of the search."""
 
 
 def bounds_of(entry: LadderEntry) -> Bounds:
-    """Return the bounds of a search: for a flawed rung what its witness needs, else `SOUND`."""
+    """Return the bounds of a search: those that the witness of a flawed rung needs; `SOUND` for a sound rung."""
     return SOUND if entry.claim == "sound" else Bounds(entry.preemptions, 1 if entry.broken_by else 0)
 
 
@@ -153,7 +153,10 @@ def _line(entry: LadderEntry) -> dict[str, Any]:
 
 
 def _has_a_crowd(entry: LadderEntry) -> bool:
-    """Return whether to try a third client. Not on a rung with its own servers: two could retry for ever."""
+    """Return whether to try a third client on a rung.
+
+    False for `UNORDERED`. False for a rung with its own servers, where two of three clients could retry for ever.
+    """
     return can_play(entry) and entry.slug != UNORDERED
 
 

@@ -71,7 +71,7 @@ def trace(slug: str) -> Trace | None:
 
 
 def store_trace(run: Trace) -> None:
-    """Store a trace, with the text of each line: an edit of a docstring moves lines, and makes no trace out of date."""
+    """Store a trace with the text of each source line, so that it fits after an edit of a docstring has moved lines."""
     stored = run.as_json()
     stored["steps"] = [{**step, "code": code_at(step["file"], step["line"])} for step in stored["steps"]]
     result_store.write(TRACES / f"{run.rung}.json", stored)
@@ -95,7 +95,7 @@ def verdict(slug: str) -> Mapping[str, Any] | None:
 
 
 def schedules(slug: str) -> int:
-    """Return how many schedules it took to check a rung's claim the last time; 0 if that is not stored."""
+    """Return the number of schedules of the last check of a rung's claim; 0 if it is not stored."""
 
     def count(stored: Any) -> int:
         line = stored.get(slug, {})

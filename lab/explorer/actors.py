@@ -13,7 +13,7 @@ from lab.explorer.experiment import Environment, Watchdog
 from lab.explorer.terms import Job
 
 POLL = 0.002
-"""Seconds without a report of any actor after which the servers are asked which running actors wait there."""
+"""Seconds without a report of any actor. After that, the servers are asked which running actors wait in them."""
 RESPONSE_TIMEOUT = 20.0
 """Seconds without a report of any actor after which the run counts as failed."""
 WAITING = (State.LISTENING, State.BLOCKED)

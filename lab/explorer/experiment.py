@@ -45,7 +45,7 @@ class Environment(Protocol):
         ...
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return a value that differs from an earlier one if what an actor can read under these names has changed."""
+        """Return a value that changes when the data that actors can read under these names changes."""
         ...
 
     def is_blocked(self, actor: Actor) -> bool:
@@ -72,7 +72,8 @@ class Experiment(Protocol):
         name: slug of the lock or way of selling, for messages.
         names: names of the clients.
         ttl: duration of a lease in seconds.
-        interchangeable: whether all clients have the same job. Then a search tries only one of them for a first step.
+        interchangeable: whether all clients have the same job. Then a search tries only one of these clients for a
+            first step.
         history: what has happened in the current run.
         watchdogs: the watchdogs of the current run, by the names of their actors.
     """
@@ -101,7 +102,7 @@ class Experiment(Protocol):
         ...
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
-        """Return whether a fault can happen now: to the named actor, or to all if none is named."""
+        """Return whether a fault can happen now: to the named actor, or, without a name, to all actors."""
         ...
 
     def inject(self, fault: Fault, actor: str = "") -> None:

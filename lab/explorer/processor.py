@@ -1,4 +1,4 @@
-"""Keep the threads of a schedule on one processor. They take turns, so they need no second one."""
+"""Keep the threads of a schedule on one processor. They take turns, so a second processor would not help."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from lab.explorer.trace_equivalence import TraceKey
 MAX_STEPS = 400
 """Maximum number of steps of a run. Actors that only hinder each other would never finish."""
 MAX_PASSES = 8
-"""How often time may pass because no actor can go on. A lock that has not expired by then never will."""
+"""How often time may pass because no actor can go on. After that, the run ends: a client can never enter."""
 BEFORE_EXPIRY = 0.3
 """Seconds before an expiry at which polling waiters check once more. They may read a TTL that is rounded to zero."""
 EXPIRY_MARGIN = 0.5
@@ -188,7 +188,8 @@ class Scheduler:
         actor.steps += 1
         self._current = actor.name
         self._key.add_step(actor.name, pending)
-        # Wake a sleeper only if something that it has read has changed. Otherwise it would only read the same again.
+        # Wake a sleeper only if something that it has read has changed. Otherwise it would only read the same values
+        # again.
         sleepers = [other for other in self.actors.all() if other.asleep and other is not actor]
         sleepers = [other for other in sleepers if pending.writes & {*other.touched, EVERYTHING}]
         written = sorted(pending.writes) if sleepers and pending.where == "redis" else []

@@ -1,7 +1,7 @@
 """The search: run every schedule within bounds, those with the fewest preemptions and faults first.
 
-Most concurrency bugs need few preemptions, so schedules are tried in the order of their preemption count. So the first
-schedule that breaks the code is one of the shortest.
+Most concurrency bugs need few preemptions, so schedules with few preemptions are tried first. The first schedule that
+breaks the code is then one of those with the fewest.
 
 Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs", PLDI
 2007 (the tool CHESS).
@@ -25,7 +25,7 @@ from lab.explorer.terms import Fault, Invariant
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""How often a prefix of choices is tried if one of them is not possible: on a busy machine a server may be late."""
+"""How often a prefix is tried if one of its choices is not possible: on a busy machine, a server may be late."""
 
 
 class Diverged(RuntimeError):
@@ -52,13 +52,13 @@ class Found:
     """The outcome of a search.
 
     Attributes:
-        run: the first run that breaks the invariant, which is one of the shortest. None if no run breaks it.
+        run: the first run that breaks the invariant. None if no run breaks it.
         clients: number of clients.
         schedules: number of schedules that were run.
         exhausted: whether every schedule within the bounds was run.
         seconds: duration of the search in seconds.
         completed: highest number n for which all schedules with up to n preemptions and faults in total were tried.
-            None if not even those without any were.
+            None if not all schedules without preemptions and faults were tried.
         sampled: number of the schedules that were drawn at random.
     """
 

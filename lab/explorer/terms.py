@@ -68,7 +68,7 @@ class PendingStep:
 
 
 def parse_fault(choice: str) -> tuple[Fault, str]:
-    """Split a choice, such as `crash A`, into fault and actor. The actor is empty if the fault hits no single one."""
+    """Split a choice, such as `crash A`, into fault and actor. The actor is empty if the fault hits no single actor."""
     fault, _, actor = choice.rpartition(" ")
     return (fault, actor) if fault in FAULTS_OF_AN_ACTOR else (cast("Fault", choice), "")
 

@@ -67,7 +67,7 @@ class Trace:
         choices: what can happen next. Empty when all actors are done.
         goal: the invariant that the run should break; None for any invariant.
         broken: the invariant that was broken, or None. It may differ from the goal.
-        why: how the invariant was broken, in one sentence. Empty if none was.
+        why: how the invariant was broken, in one sentence. Empty if no invariant was broken.
         ledger: the final figures by name: units at the start, units left, units sold.
     """
 

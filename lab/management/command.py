@@ -22,7 +22,7 @@ INTERRUPTED = 130
 MOST_REPEATS = 1000
 """Maximum number of repeats of one choice in a schedule on the command line."""
 SHORTEST_COUNTED = 3
-"""Minimum number of equal choices in a row that the text of a schedule counts."""
+"""Minimum number of equal choices in a row that are written with a count, such as `B*3`."""
 
 
 class LabCommand(BaseCommand):
@@ -41,7 +41,7 @@ class LabCommand(BaseCommand):
 
 
 def refuse_unless_writable(*folders: Path) -> None:
-    """Check that results can be stored in folders, before time is spent on them. A missing folder will be created.
+    """Check, before the work begins, that results can be stored in folders. A missing folder is created.
 
     Raises:
         CommandError: a folder cannot be written.
@@ -89,7 +89,7 @@ def schedule(text: str) -> tuple[str, ...]:
 
 
 def schedule_text(choices: Sequence[str]) -> str:
-    """Return the text of a schedule, which `schedule` reads. Three equal choices or more are counted."""
+    """Return the text of a schedule, which `schedule` reads. Three or more equal choices are written as `B*3`."""
     parts: list[str] = []
     for choice, equal in groupby(choices):
         times = len(list(equal))
@@ -98,7 +98,7 @@ def schedule_text(choices: Sequence[str]) -> str:
 
 
 def this_program() -> list[str]:
-    """Return the words that start this program again: Python as seen from here, and `manage.py` as it was named."""
+    """Return the words that start this program again: Python, by a relative path if possible, and `sys.argv[0]`."""
     python = Path(sys.executable)
     return [str(python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python), sys.argv[0]]
 

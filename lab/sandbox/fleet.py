@@ -21,7 +21,7 @@ from servers.valkey import Valkey
 
 HOST = "127.0.0.1"
 RESPONSE_TIMEOUT = 10.0
-"""Seconds within which a server must do something that usually takes milliseconds."""
+"""Time limit in seconds for requests to a server that usually take milliseconds."""
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 VOLATILE = ("--appendonly", "no")
@@ -109,7 +109,7 @@ class Node:
 
 
 class Fleet:
-    """The additional servers of a sandbox. Each starts on first use.
+    """The additional servers of a sandbox. A server starts on first use.
 
     A place is a name that stands for a socket path. Clients connect to the server that is at the place now.
 
@@ -159,7 +159,7 @@ class Fleet:
 
 
 def replicate(primary: Node, replica: Node) -> None:
-    """Make one server replicate another. Return when it does."""
+    """Make one server replicate another. Return once the replica follows the primary."""
     replica.admin.replicaof(HOST, str(primary.port))
     until = time.monotonic() + RESPONSE_TIMEOUT
     while not primary.admin.wait(1, 100):

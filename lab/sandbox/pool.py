@@ -63,7 +63,7 @@ def borrowed(wait_timeout: float = VISITORS_WAIT) -> Iterator[Sandbox]:
 
 @contextmanager
 def for_a_command(wait_timeout: float = COMMANDS_WAIT) -> Iterator[Sandbox]:
-    """Reserve a sandbox during the `with` block. Use one of the visitors' sandboxes only if no other is free.
+    """Reserve a sandbox during the `with` block. Use a visitors' sandbox only if no other sandbox is free.
 
     Args:
         wait_timeout: seconds to wait for a free sandbox.
@@ -88,7 +88,10 @@ def for_a_command(wait_timeout: float = COMMANDS_WAIT) -> Iterator[Sandbox]:
 
 
 def is_no_visitors(record: logging.LogRecord) -> bool:
-    """Log filter: drop what the shop's packages log while a visitor's schedule runs. The page shows the outcome."""
+    """Log filter: return False for messages of the shop's packages in a visitor's schedule.
+
+    The page shows its outcome.
+    """
     in_schedule = getattr(_thread, "borrows", False) or current_actor() is not None
     return not (in_schedule and record.name.partition(".")[0] in SHOP)
 

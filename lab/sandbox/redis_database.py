@@ -80,7 +80,7 @@ class RedisDatabase:
         pipeline.execute()
 
     def empty(self, mark: str) -> None:
-        """Delete all keys except the mark. By the mark the lab recognises its own data after a crash.
+        """Delete all keys except the mark. After a crash, the mark shows that the data is the lab's.
 
         Raises:
             NotOurs: the database holds keys that are not the lab's.
@@ -109,7 +109,7 @@ class RedisDatabase:
         return [left / 1000 for left in found if left >= 0]
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return the values of these keys, and whether each of them has a TTL."""
+        """Return the values of these keys, and for each key whether it has no TTL."""
         pipeline = self.client.pipeline(transaction=False)
         for name in names:
             pipeline.dump(name)

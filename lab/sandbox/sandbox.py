@@ -152,7 +152,7 @@ class Sandbox:
             self._acquired = False
 
     def _clean(self) -> None:
-        """Delete all keys in Redis. Keys that stay would later count as data of others.
+        """Delete all keys in Redis. Otherwise they would later count as data of others.
 
         Raises:
             psycopg.OperationalError: the reservation may be lost, and another process may use the sandbox.
@@ -236,7 +236,7 @@ class Sandbox:
         return any(server.pttl(name) > 0 for server in (self.redis, *self.nodes.values()) for name in names)
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
-        """Return a value that differs from an earlier one if an actor could see that one of these keys has changed."""
+        """Return a value that changes when an actor can see that one of these keys has changed."""
         if self.nodes:
             return [time.monotonic_ns()]  # unique each time, because the change may be on another server
         return self._redis.fingerprint(names)
@@ -248,8 +248,8 @@ class Sandbox:
     def restart(self) -> None:
         """Make Redis lose all writes since `save_snapshot`.
 
-        No server is restarted here: the shop uses the same one, and the threads of a web process cannot start another.
-        Commands use `RestartingSandbox`, which restarts a server.
+        No server is restarted here: the shop uses the same server, and the threads of a web process cannot start one.
+        Commands use `RestartingSandbox`, which restarts its own server.
         """
         self._redis.restore_snapshot()
 
@@ -262,7 +262,7 @@ class Sandbox:
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = backends_of(self._connections.get(actor.name), actor)
-        # The second query is slow. So first ask whether any backend blocks these at all.
+        # The second query is slow. So first ask whether any backend blocks the actor's backends.
         if (
             pids
             and self.observer.execute(COUNT_BLOCKERS, [pids]).fetchone() != (0,)

@@ -99,9 +99,10 @@ class RedisLockWorkload(LockWorkload):
         return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        # a grant or hand-over to a client that has died is over
+        # Let grants and offers to dead clients expire.
         self.sandbox.pass_time(1.01 * TTL)
-        for _ in range(2):  # the first attempt may still hand the lock to dead waiters; the second must succeed
+        # the first attempt may still offer the lock to dead waiters; the second attempt must succeed
+        for _ in range(2):
             lock = RedisLock(self.sandbox.redis, "stock", ttl=LATE_TTL, renew=False)
             lease = lock.acquire(blocking=False)
             if lease is not None:

@@ -15,7 +15,7 @@ from lab.explorer.terms import Job
 from lab.workloads.lock import LockWorkload
 
 RESPONSE_TIMEOUT = 10.0
-"""Seconds within which a server must do something that usually takes milliseconds."""
+"""Time limit in seconds for requests to a server that usually take milliseconds."""
 QUEUE = "queue"
 """The name that all steps on the queue read or write."""
 

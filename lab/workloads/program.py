@@ -1,7 +1,7 @@
 """A program whose forked workers are the clients of a lock: `python -m lab.workloads.program FD`.
 
-A worker runs the lock's own code. It reports each step before it takes it, and waits until it may go on. It is a
-process of its own, so it has its own memory, and its crash is the death of a real process.
+A worker runs the lock's own code. Before each step, it reports the step and waits until it may go on. The worker is a
+real process with its own memory, and its crash is the death of a real process.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Work:
 
 
 class Worker:
-    """Stands for the actor in the worker's process, and passes its calls on over a pipe.
+    """Replaces the actor in the worker's process, and passes calls on over a pipe.
 
     Args:
         pipe: the pipe to the thread that relays the calls.

@@ -249,7 +249,8 @@ BUILDERS: dict[str, Builder] = {
     "duplicate-click": sale(Demand(2, (1, 1, 1), same_request=True), seller=RungSeller),
     "group-commit": sale(seller=StrategySeller),
 }
-"""The builders by slug. A stored result depends only on its rung's row, so a changed row makes no other out of date."""
+"""The builders by slug. A stored result depends only on its rung's row. A change of one row makes no other result out
+of date."""
 
 ON_SERVERS = frozenset(
     {

@@ -114,7 +114,7 @@ class RungSeller(Seller):
         return self.rung, ledger.save
 
     def make_rung(self) -> StockRung:
-        """Create an object without memory of an earlier run."""
+        """Create the object of the rung, without state of an earlier run."""
         return cast("StockRung", self.entry.code())
 
     def load(self) -> None:
@@ -271,4 +271,4 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "lua-queue": lambda: LuaQueue(registry.counters, registry.queue),
     "group-commit": GroupCommit,
 }
-"""Functions that create a strategy without memory of an earlier run, by slug."""
+"""Functions that create a strategy without state of an earlier run, by slug."""

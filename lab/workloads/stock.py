@@ -95,7 +95,8 @@ class StockWorkload(Workload):
         def job() -> str:
             self.sandbox.connect_thread(name)
             answer = self._order(name)
-            # A restart of Redis drops the client's connection. The error says to try again, so do that once per fault.
+            # A restart of Redis drops the client's connection. The error says to try again, so try again once per
+            # fault.
             for _ in range(self.history.faults):
                 if answer == f"{REFUSED}{StockUnavailable.__name__}":
                     answer = self._order(name)

@@ -1,8 +1,8 @@
-"""The locks track of the ladder: locks that people ship, in order. A later rung repairs each flawed one.
+"""The locks track of the ladder: locks that people ship, in order. A later rung repairs each flawed lock.
 
-`LOCKS` lists the flawed locks, one file each. `SOUND` names the code of the sound ones. Two of the sound ones are also
-in this folder: `fence` is a part of the store and not a lock, and `redisson-watchdog` shows how another library waits.
-All other sound locks may be used in production.
+`LOCKS` lists the flawed locks, one file each. `SOUND` names the code of the sound locks. Two sound rungs are also in
+this folder: `fence` is a part of the store and not a lock, and `redisson-watchdog` shows how another library waits. All
+other sound locks may be used in production.
 """
 
 from kazoo.recipe.lock import Lock as KazooRecipe

@@ -88,7 +88,7 @@ class FaultRung(Rung):
 
 
 class LockRung(Rung, Lock):
-    """Base class of flawed locks whose waiters poll. `capabilities` says what users expect of the lock, true or not.
+    """Base class of flawed locks whose waiters poll. `capabilities` lists what users expect, even if it is not true.
 
     Args:
         client: a client that returns bytes, as redis-py's does by default. The counter is on the same server.

@@ -1,1 +1,1 @@
-"""The choice: a table of what can keep a stock or a task safe, and five questions that lead to one of its rows."""
+"""The choice: a table of locks and strategies, and five questions that lead to one of its rows."""

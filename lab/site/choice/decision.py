@@ -64,7 +64,7 @@ def decide(answers: Answers) -> ChoiceRow:
 
 
 def servers_to_run(answers: Answers) -> str:
-    """Return the answer about servers. If it is "none" for several machines, return `postgres`: they need a server."""
+    """Return the answer about servers. Return `postgres` for `none` with several machines: they need a server."""
     return "postgres" if answers.servers == "none" and answers.where == "machines" else answers.servers
 
 

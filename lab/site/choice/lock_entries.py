@@ -28,7 +28,8 @@ class GuideEntry:
         costs: the cost of an uncontended acquire and release, and of holding and waiting.
         fails: when two clients may hold it, or no client can get it.
         choose: when it is the right choice.
-        may_lose: how many of how many servers the tests stop. Empty if it does not survive the loss of a server.
+        may_lose: how many servers the tests stop, such as `2 of 5`. Empty if the lock does not survive the loss of a
+            server.
     """
 
     lock: type[Lock]

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_noop
 
 @dataclass(frozen=True)
 class Question:
-    """A question of the choice: its text, and the text of each answer. The names are those in the address."""
+    """A question of the choice. The address uses its `name`, and the keys of `answers` as values."""
 
     name: str
     text: str

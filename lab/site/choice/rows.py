@@ -1,4 +1,4 @@
-"""The rows of the choice: locks and strategies that keep a stock or a task safe, what each needs and when to choose it.
+"""The rows of the choice: locks and strategies that keep a stock or a task safe.
 
 Texts about locks are those of `lock_entries.py`, from which `docs/choose-lock.md` is made too. Texts about strategies
 are those of `docs/choose-strategy.md`; a test compares them.

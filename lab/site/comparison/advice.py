@@ -27,10 +27,10 @@ class Argument:
 
     Attributes:
         part: the part of the comparison that measures both.
-        better: name of the recommended one.
-        worse: name of the other one.
+        better: name of the recommended strategy or lock.
+        worse: name of the other strategy or lock.
         field: the field of `Measurement` to compare. For `per_s` more is better, for all others less.
-        text: the advice. In braces it has `{better}`, `{worse}`, `{times}` for the ratio, and the names of `_named`.
+        text: the advice. It may contain `{better}`, `{worse}`, `{times}` (the ratio), and names of `_named` in braces.
     """
 
     part: Part
@@ -40,7 +40,7 @@ class Argument:
     text: str
 
     def ratio(self, better: Measurement, worse: Measurement) -> float:
-        """Return how many times better the recommended one is. 0 if a figure is missing."""
+        """Return how many times better the recommended strategy or lock is. 0 if a figure is missing."""
         figures = getattr(better, self.field), getattr(worse, self.field)
         more, less = figures if self.field == "per_s" else reversed(figures)
         return more / less if more and less else 0.0

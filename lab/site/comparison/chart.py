@@ -59,7 +59,9 @@ class Chart:
 
 
 def line_chart(title: str, x_title: str, series: Sequence[Series], *, logarithmic: bool, unit: str = "") -> Chart:
-    """Return a chart. Its x axis is logarithmic, because each number of clients or segments is about twice the last.
+    """Return a chart.
+
+    Its x axis is logarithmic, because each number of clients or segments is about twice the previous one.
 
     Args:
         title: what the y axis shows.

@@ -11,7 +11,7 @@ from lab.claims.comparisons import TABLES, Measurement, Part
 
 @dataclass(frozen=True)
 class Column:
-    """A figure, by which the rows can be sorted.
+    """A column with one figure of each row. The rows can be sorted by it.
 
     Attributes:
         field: the field of `Measurement`.

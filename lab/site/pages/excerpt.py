@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 MOST_LINES = 80
-"""Maximum lines of code of a rung's file that is shown whole. Of a longer file, only functions that ran a step are."""
+"""Maximum lines of code of a rung's file to show it whole. A longer file shows only functions that ran a step."""
 CLAIMS = frozenset(
     {
         "slug",
@@ -33,7 +33,7 @@ def lines_that_matter(path: Path, *, whole: bool, used: Collection[int] = ()) ->
 
     Args:
         whole: whether the file is only about the rung. If it is also short, all its code is shown.
-        used: lines that ran a step. Of all other files, the functions around these lines are shown.
+        used: lines that ran a step. If not all code is shown, only the functions around these lines are.
     """
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)

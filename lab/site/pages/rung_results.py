@@ -11,7 +11,7 @@ from lab.claims.witness import Witness
 from lab.ladder.catalogue import LADDER, LadderEntry, Track
 
 FEW_SCHEDULES = 20
-"""A search of all schedules that tries fewer has to be explained: each client does little but send one statement."""
+"""If a complete search tries fewer schedules, the page explains why: each client sends little more than a statement."""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def difference(entry: LadderEntry, following: LadderEntry) -> Sequence[tuple[Dif
 def _code(path: Path) -> list[str]:
     lines = path.read_text(encoding="utf-8").splitlines()
     shown = [lines[number - 1] if number else "" for number in lines_that_matter(path, whole=True)]
-    # Replace the name of the class. Every rung has another one, which is no real difference.
+    # Replace the name of the class: it differs in every rung, but this is no real difference.
     return [re.sub(r"^class \w+", "class …", line) for line in shown]
 
 

@@ -1,4 +1,4 @@
-"""The pages of the race: one on which to choose the racers, one on which to watch them."""
+"""The pages of the race: a form to choose the racers, and a page to watch them."""
 
 from __future__ import annotations
 
