@@ -192,7 +192,7 @@ class Lease:
         return max(0.0, self._deadline - self._clock())
 
     def check(self) -> None:
-        """Raise an error if the lease is lost or released. Looks at local state only; sends nothing to the server.
+        """Raise an error if the lease is lost or released. Looks only at local state, without a request to the server.
 
         Raises:
             LeaseLost: the lifetime is over, or the server said that the lock is no longer held by this lease.

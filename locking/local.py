@@ -82,7 +82,7 @@ class ThreadLock(Lock):
     first lock of the process is acquired, the lock also excludes greenlets.
 
     Args:
-        name: what is locked.
+        name: name of the lock, such as `stock:sku-42`.
 
     Raises:
         ValueError: the name is empty.
@@ -204,7 +204,7 @@ class ProcessLock(Lock):
 
     Args:
         folder: folder of the lock files. It must exist and be writable for every process that uses the lock.
-        name: what is locked. Locks with the same name in the same folder exclude each other.
+        name: name of the lock. Locks with the same name in the same folder exclude each other.
 
     Raises:
         TypeError: `name` is not a `str`, or `folder` is not a path.

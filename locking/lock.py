@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a lock guarantees. Each class declares it; the default guarantees nothing.
+    """The guarantees of a lock. Each lock class declares its guarantees; by default there are none.
 
     Attributes:
         across_processes: it excludes other processes on the same machine.
@@ -59,7 +59,7 @@ class Lock(ABC):
     Subclasses define how to acquire, extend and release. `Lease` is the same for all, and decides when a grant is lost.
 
     Args:
-        name: what is locked. Locks with the same name exclude each other.
+        name: name of the lock, such as `stock:sku-42`. Locks with the same name exclude each other.
         ttl: seconds after which a grant that is not extended ends; `math.inf` for a lock that does not expire.
         on_lost: called once with a lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
@@ -72,7 +72,7 @@ class Lock(ABC):
     """
 
     capabilities: Capabilities
-    """What the lock guarantees. Set on the class, or on the object if it depends on how the object was made."""
+    """The guarantees of the lock. Set on the class, or on the object if they depend on the object's arguments."""
 
     def __init__(
         self,

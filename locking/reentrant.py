@@ -50,7 +50,7 @@ _execution: ContextVar[_Execution | None] = ContextVar("locking.reentrant", defa
 
 
 def current_owner() -> Hashable:
-    """Return the identity of the caller: its asyncio task, else its greenlet, else its thread.
+    """Return the caller's identity: its asyncio task; without a task, its greenlet; without a greenlet, its thread.
 
     A function run by `asyncio.to_thread` is an owner of its own: it is neither the task that awaits it nor the pool
     thread that runs it. Other executors set no context, so there the owner is the thread, as with `threading.RLock`.
@@ -95,9 +95,9 @@ class ReentrantLock(Lock):
     asks the wrapped lock again. `on_lost` of the wrapped lock receives the wrapped lock's own lease.
 
     An asyncio task is an owner of its own. The code that runs its loop and the threads that the task starts are other
-    owners, which wait until the task releases the lock. If the task waits for one of them meanwhile, both wait for
-    ever. To change this, define the owner yourself, for instance by a context variable that each request sets:
-    `ReentrantLock(lock, owner=request_id.get)`.
+    owners, which wait until the task releases the lock. If the task waits for such an owner while it holds the lock,
+    both wait for ever. To change this, define the owner yourself, for instance by a context variable that each request
+    sets: `ReentrantLock(lock, owner=request_id.get)`.
 
     Args:
         lock: the lock to wrap. Use it through this object only.

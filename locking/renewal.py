@@ -218,7 +218,8 @@ class Watchdog:
     def _sleep(self) -> bool:
         """Sleep until something may be due, and return whether any lease is left.
 
-        Leases are counted only after the sleep, so the thread is not woken for a lease that comes and goes meanwhile.
+        Leases are counted only after the sleep, so a lease that is granted and released meanwhile does not wake the
+        thread.
         """
         with self._condition:
             while self._wakes_at < math.inf and (pause := self._wakes_at - time.monotonic()) > 0:

@@ -45,8 +45,8 @@ class EtcdLock(Lock):
     least a second longer. A waiter thus keeps its place with one command per TTL. A crashed holder or waiter loses its
     place after that time.
 
-    To take the lock from its holder, revoke the holder's etcd lease. Do not only delete the key: the next client would
-    get the lock before the holder learns of its loss.
+    To take the lock from its holder, revoke the holder's etcd lease. Deleting the key is not enough: the next client
+    would get the lock before the holder learns of its loss.
 
     A grant and its release take three requests, each of which etcd writes to disk. Each waiter has a connection of its
     own for its watch. If more threads ask at the same time than the `pool_maxsize` of the client's session allows (10
@@ -55,7 +55,7 @@ class EtcdLock(Lock):
     Args:
         client: an `etcd3gw.Etcd3Client`. Its session, with all settings, is copied for each process. Its own timeout is
             not used, because each request has a time limit of its own.
-        name: what is locked.
+        name: name of the lock, such as `stock:sku-42`.
         ttl: whole seconds after which a grant that is not extended ends.
         renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.

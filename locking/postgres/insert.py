@@ -78,11 +78,11 @@ class InsertLock(Lock):
     until which the grant is valid, by the server's clock. After that, the next client takes the row over. The fence
     comes from a sequence, and is committed together with the row.
 
-    Only one of the threads of a process that wait for the lock waits at the server. The others queue behind it in the
-    process, in order of arrival, each within its own timeout, and take over its connection. A process thus uses one
-    connection for each lock that it waits for, one for all renewals, and one for each request at a time. A thread may
-    get the lock after a later thread of another process, since processes get it in the order in which they began to
-    wait.
+    If several threads of a process wait for the lock, one of them waits at the server. The others queue behind this
+    thread in the process, in order of arrival, each within its own timeout, and take over its connection. A process
+    thus uses one connection for each lock that it waits for, one for all renewals, and one for each request at a time.
+    A thread may get the lock after a later thread of another process, since processes get it in the order in which they
+    began to wait.
 
     Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY). It also asks
     when the present grant expires and then, if the holder renews the grant, once per TTL. It may thus notice the death
@@ -102,7 +102,7 @@ class InsertLock(Lock):
     Args:
         conninfo: where to connect, as for `psycopg.connect`: to the server itself, or through a pooler that keeps
             sessions. Its `application_name` is replaced by the lock's name.
-        name: what is locked.
+        name: name of the lock, such as `stock:sku-42`.
         ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
             that a holder should survive. The work may take longer, because leases are renewed.
         renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.

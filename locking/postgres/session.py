@@ -2,7 +2,7 @@
 
 The connection is never one of the application's pool: waiters could use up the connections that the holder needs to
 finish. Set `max_connections` high enough for one connection per holder, and one for each lock that a process waits for.
-Opening one takes a few milliseconds.
+Opening a connection takes a few milliseconds.
 
 Statements go through libpq's own calls (`psycopg.pq`), because psycopg's `execute` has no time limit, and wakes up ten
 times a second while it waits.

@@ -7,7 +7,7 @@ too.
 
 Connect to the server directly, or through a pooler that keeps sessions. A pooler that shares sessions between
 transactions (PgBouncer's `pool_mode = transaction`) would give the lock to another client's session. The server must be
-the primary: a standby has locks of its own, which exclude no client of the primary, so it is refused.
+the primary. A standby is refused, because its locks exclude no client of the primary.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class SessionGrant(NamedTuple):
 class SessionLock(Lock):
     """A lock that is held by a connection. Each holder has a connection of its own.
 
-    Only one of the threads of a process that wait for the lock waits at the server. The others queue behind it in the
-    process, in order of arrival, each within its own timeout. While threads wait, the connection of a released lease
-    goes to the next of them; otherwise it is closed. A process thus uses one connection to hold a lock, and one or two
-    to wait for it, however many of its threads wait.
+    If several threads of a process wait for the lock, one of them waits at the server. The others queue behind this
+    thread in the process, in order of arrival, each within its own timeout. While threads wait, the connection of a
+    released lease goes to the next of them; otherwise it is closed. A process thus uses one connection to hold a lock,
+    and one or two to wait for it, for any number of waiting threads.
 
     A lease is lost when its connection ends, for instance because the backend was terminated or the server stopped.
     `lost`, `check()` and `remaining()` see this at once; `on_lost` is called within a fraction of a second. A network
@@ -60,7 +60,7 @@ class SessionLock(Lock):
 
     Args:
         conninfo: where to connect, as for `psycopg.connect`. Its `application_name` is replaced by the lock's name.
-        name: what is locked.
+        name: name of the lock, such as `stock:sku-42`.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
 

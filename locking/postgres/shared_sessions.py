@@ -18,11 +18,11 @@ from locking.local import QueuePlace, has_queue
 from locking.postgres.session import PostgresSession
 
 _spare: dict[PostgresSession, Hashable] = {}
-"""Idle sessions that hold no lock, with the queue whose threads may use them. When a queue has no threads, its sessions
-are closed."""
+"""Idle sessions that hold no lock, each with the queue whose threads may use it. If a queue has no threads, its
+sessions are closed."""
 
 _failed: dict[Hashable, float] = {}
-"""For each queue, when one of its threads last found that the server does not answer (`time.monotonic`)."""
+"""By queue, the time when a thread last found that the server does not answer (`time.monotonic`)."""
 
 os.register_at_fork(after_in_child=_spare.clear)
 

@@ -57,24 +57,24 @@ class RedisLock(Lock):
     the releasing client, and then for up to one TTL of their own, until they ask again.
 
     Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
-    a replica that has not received the grant may grant the lock twice. Check the fence where you write: it covers both
-    this case and a paused holder. The fence is the server's time in microseconds, or the last fence + 1 if that is
-    greater. It decreases only if the server has lost the last fence, and its clock is behind that fence. The last fence
-    may be lost in a restart, or if a replica without that grant is promoted. It is also lost if its key is evicted or
-    deleted. The key expires ten TTLs after the last grant or renewal, but not within a minute.
+    a replica that has not received the grant may grant the lock twice. Check the fence where you write: this protects
+    in this case, and against a paused holder. The fence is the server's time in microseconds, or the last fence + 1 if
+    that is greater. It decreases only if the server has lost the last fence, and its clock is behind that fence. The
+    last fence may be lost in a restart, or if a replica without that grant is promoted. It is also lost if its key is
+    evicted or deleted. The key expires ten TTLs after the last grant or renewal, but not within a minute.
 
     Order. Processes get the lock in the order in which they began to wait. Threads of one process take turns in order
     of arrival, so a thread may get the lock after a later thread of another process.
 
     Connections. The lock opens connections of its own, with the settings of the client's pool, and never waits for a
-    connection of the pool. Only one of the threads of a process that wait for the lock sleeps at the server. The others
-    queue behind it in the process, in order of arrival, each within its own timeout. A process thus uses one connection
-    for each lock that it waits for, one for all renewals, and one for each request at a time. Give the client a
-    `socket_timeout` and few retries, because the time to connect comes on top of every time limit.
+    connection of the pool. If several threads of a process wait for the lock, one of them sleeps at the server. The
+    others queue behind this thread in the process, in order of arrival, each within its own timeout. A process thus
+    uses one connection for each lock that it waits for, one for all renewals, and one for each request at a time. Give
+    the client a `socket_timeout` and few retries, because the time to connect comes on top of every time limit.
 
     Args:
         client: any `redis.Redis`, including one from Sentinel, or a `RedisCluster`. Needs Redis 7 or Valkey 7.2.
-        name: what is locked. May not contain braces.
+        name: name of the lock, such as `stock:sku-42`. It must not contain braces.
         ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
             that a holder should survive (garbage collection, network). The work may take longer, because leases are
             renewed.

@@ -70,7 +70,7 @@ class Redlock(Lock):
     Args:
         clients: one client per node. The nodes must be independent of each other, without replicas and not a cluster;
             use an odd number, typically five. The clients' own timeouts and retries are not used.
-        name: what is locked.
+        name: name of the lock, such as `stock:sku-42`.
         ttl: seconds after which the lock is free again when its holder has died.
         drift_factor: how much faster a server's clock may run than the holder's, as a fraction.
         drift_seconds: imprecision of the servers' expiry, in seconds.
@@ -177,7 +177,7 @@ class Redlock(Lock):
                 return None
 
     def _delay(self, took: float) -> float:
-        """Return the average seconds until the next attempt, after one that took `took` seconds.
+        """Return the average pause in seconds after an attempt that took `took` seconds.
 
         An attempt is slow when many clients ask. If all of them asked again after the usual delay, the holder's release
         would queue behind more and more requests.
@@ -185,7 +185,7 @@ class Redlock(Lock):
         return max(self._retry_delay, PAUSE_PER_ATTEMPT * min(took, self._retry_delay))
 
     def _elect(self, deadline: float) -> tuple[Lease | None, float]:
-        """Try to get the lock, up to `ELECTIONS` times while the votes are split, so that nobody holds it.
+        """Try to get the lock, up to `ELECTIONS` times while the votes are split: then no client holds it.
 
         Returns:
             The lease, if it was granted, and the seconds that the last attempt took.

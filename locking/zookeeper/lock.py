@@ -67,7 +67,7 @@ class ZooKeeperLock(Lock):
     Args:
         client: a started client; any number of locks may share it. A path after its hosts (chroot) is a separate
             namespace of locks. kazoo's threads do not survive a fork: create a client in each process.
-        name: what is locked; any text.
+        name: name of the lock; any text.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
 
@@ -225,7 +225,8 @@ class ZooKeeperLock(Lock):
         connection = self._client._connection._socket
         with session.notifying(event, path):
             try:
-                # Do not use exists(). If the node is gone, it would watch for a new one of its name, which never comes.
+                # Do not use exists(). If the node is gone, exists() would watch for a new node of this name, which
+                # never comes.
                 self._answer(self._client.get_async(path, session.notify), deadline)
             except NoNodeError:
                 return
