@@ -54,7 +54,7 @@ class Cache(Generic[Key, Value]):
         return self._entries.get(key, self._missing)
 
     def put(self, key: Key, value: Value, *, refresh_at: float, expires_at: float = math.inf) -> None:
-        """Store a value, and replace whatever is stored for the key."""
+        """Store a value. It replaces any entry of the key."""
         with self._mutex:
             self._entries[key] = CacheEntry(value, refresh_at, expires_at)
 

@@ -147,9 +147,9 @@ def shortage_error(sku: str, *, wanted: int, left: int) -> SoldOut | StockElsewh
 def lock(skus: Collection[str]) -> dict[str, int]:
     """Lock the stock rows of skus until the open transaction ends, and return their unsplit units.
 
-    The rows are locked in the order in which Python sorts skus, whatever the database's collation is. Every writer of
-    several rows uses this order, so no two deadlock. `NO KEY` lets other transactions insert segments and unit rows
-    meanwhile.
+    The rows are locked in the order in which Python sorts skus, independent of the database's collation. Every writer
+    of several rows uses this order, so writers cannot deadlock. `NO KEY` lets other transactions insert segments and
+    unit rows meanwhile.
 
     Raises:
         TransactionManagementError: no transaction is open, so the locks would be released at once.

@@ -23,8 +23,8 @@ class GroupCommit(Strategy):
     causes an error in Postgres, only that order fails.
     Costs: an order may wait for the previous batch, and 2 or 4 ms for other orders to join its own. Batches of
     different processes wait for each other's lock of the stock row.
-    Choose it: by default. It needs nothing but Postgres. Row and disk are written once per batch, so an order costs
-    half of what it costs alone, and throughput grows with load.
+    Choose it: by default. It needs only Postgres. Row and disk are written once per batch, so an order costs half as
+    much as alone, and throughput grows with load.
     """
 
     name = "group-commit"

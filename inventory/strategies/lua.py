@@ -117,7 +117,7 @@ def leave_ended_session() -> None:
     """Replace the connection if Postgres has ended it, without a round trip. Call it before units are taken in Redis.
 
     After a restart of Postgres, the first statement on each old connection of the pool fails. If an order failed there,
-    nobody would know whether it was committed, and its units would stay reserved until reconciliation.
+    it would be unknown whether it was committed, and its units would stay reserved until reconciliation.
     """
     for _ in range(MOST_ENDED):
         connection.ensure_connection()

@@ -25,8 +25,8 @@ class SegmentedLock(Segmented):
     """Use one of N segments as `redis-lock` uses the stock row: lock, check, decrement, save, commit, unlock.
 
     Guarantees: those of `redis-lock` for each segment, including fencing tokens. "Sold out" is answered only after one
-    statement has added up all units of the sku. If only all segments together have enough units, the order locks all of
-    them, takes its units from the total, and rebalances the rest.
+    statement has added up all units of the sku. If no single segment has enough units, the order locks all segments,
+    takes its units from the total, and rebalances the rest.
     Costs: up to N locks and N rows for the last units. An order always needs several statements in a transaction, where
     `redis-lock` may need one.
     Choose it: when `redis-lock` is right, but one lock for a sku is too slow.

@@ -24,8 +24,8 @@ class SegmentedRedis(Segmented):
     """Lock a segment, check and decrement its counter, and reserve the units; save in Postgres, commit, unlock.
 
     Guarantees: those of `lua`. Redis admits and the guarded UPDATE decides, so a lease that has expired does no harm,
-    and no fencing token is checked. If only all segments together have enough units, the order locks all of them and
-    rebalances the counters so that one has enough.
+    and no fencing token is checked. If no single segment has enough units, the order locks all segments, and rebalances
+    the counters so that one segment has enough.
     Costs: the locks of `segmented-lock` and the round trips of `lua`. Orders that Redis admits still wait for the one
     stock row.
     Choose it: to compare it with `lua`, whose script does the same without a lock and in fewer round trips.
