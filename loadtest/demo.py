@@ -112,7 +112,7 @@ def close_bursts(since: datetime) -> None:
 
 
 def open_sales(password: str) -> tuple[Sale, Sale]:
-    """Provide two sales for the visitor: one that is open, with all its units, and one that opens in two minutes.
+    """Provide two sales for the visitor: an open sale with all its units, and a sale that opens in two minutes.
 
     Sales of an earlier demo are used again, and their sold units are delivered again. If the second sale has already
     opened, it is closed, and a new sale is created.

@@ -38,7 +38,7 @@ WAITING = 8
 
 @dataclass
 class Bought:
-    """What the simulated buyers have bought in one sale.
+    """Orders of the simulated buyers in one sale.
 
     Args:
         keep: number of orders that the buyers pay for.

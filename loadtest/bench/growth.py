@@ -20,7 +20,8 @@ POINTS = (
     *((USUAL_SKUS, clients) for clients in CLIENTS),
     *((skus, USUAL_CLIENTS) for skus in SKUS if skus != USUAL_SKUS),
 )
-"""(skus, clients) of each measurement. Only one of the two grows at a time. An order is for one unit of one sku."""
+"""(skus, clients) of each measurement. Either the skus or the clients grow, not both. An order is for one unit of one
+sku."""
 
 
 def measure(

@@ -92,7 +92,7 @@ def handoffs(
         lock: name of the lock to contend for.
         count: number of hand-overs.
         longest: longest hold in seconds.
-        options: those of `session`.
+        options: further arguments, as in `session`.
     """
     with worker(name, _take_turns, name, lock, at, options) as pipe, session(name, at, **options) as own:
         acquire = own.make(lock)
@@ -158,7 +158,7 @@ def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> f
     Args:
         name: the contender.
         seconds: how long to count.
-        options: those of `session`.
+        options: further arguments, as in `session`.
     """
     with session(name, at, **options) as holder, session(name, at, **options) as own:
         if own.sent is None:

@@ -50,7 +50,7 @@ clients."""
 BESIDE_ORDERS = 1000
 """Default requests per second of watchers while orders are measured."""
 MOST_TO_SHOP = 2.0
-"""Goal: maximum number of requests per second that reach the shop for a sale, however many people watch it."""
+"""Goal: maximum number of requests per second that reach the shop for a sale, with any number of watchers."""
 MOST_BYTES = 60_000
 """Goal: maximum number of compressed bytes of the page with all files that it loads."""
 MOST_TO_LARGEST_PAINT = 2500

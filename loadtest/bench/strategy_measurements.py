@@ -82,7 +82,7 @@ def measure_burst(
 def send(
     burst: Burst, shop: LocalShop, bodies: Sequence[str], *, clients: int, seconds: float, path: str = ""
 ) -> dict[str, Any]:
-    """Run the load generator, and return what it counted.
+    """Run the load generator, and return its counts.
 
     Args:
         bodies: bodies of the requests, sent in turn.
