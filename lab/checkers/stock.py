@@ -20,7 +20,7 @@ class Records(Protocol):
     """The contents of the tables at the end of a run.
 
     Attributes:
-        repairs: whether the shop repairs what a crashed process has left behind.
+        repairs: whether the shop repairs the damage of a crashed process.
     """
 
     @property

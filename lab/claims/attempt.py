@@ -28,7 +28,7 @@ from lab.workloads.registry import faults_of
 PAUSES = (0.0, 0.0002, 0.001, 0.005)
 """Maximum pauses of a client before a step, in seconds. Each attempt picks a maximum at random."""
 LOOKS = 5
-"""Number of failed checks of each waiting client, before time may pass or the run counts as stuck."""
+"""Number of checks by each waiting client before time may pass. As many must fail before the run counts as stuck."""
 STUCK_AFTER = 0.2
 """Seconds without progress after which a run without a fault counts as stuck, if all clients wait."""
 LIMIT = 30.0
@@ -158,7 +158,7 @@ class Attempt:
             self.experiment.crash(victim.name)
 
     def _hear(self) -> None:
-        """Wait a moment for a report. Make faults happen here, in the main thread: only it can start servers."""
+        """Wait a moment for a report. Make faults happen here, because only the main thread can start servers."""
         with suppress(Empty):
             name, happens = self._reports.get(timeout=POLL)
             if happens is not None:

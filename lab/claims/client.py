@@ -22,7 +22,7 @@ from lab.sandbox.watchdogs import SteppedWatchdog
 LATE = 0.02
 """Maximum delay, in seconds, of a client after a fault before its step, and of a helper before it starts."""
 POLL = 0.001
-"""Seconds between two checks of what a client waits for."""
+"""Seconds between two checks whether a client's wait is over."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Client:
         done: whether it takes no further step.
         waits: whether it sleeps, or listens to a server.
         polls: how often it has checked whether its wait is over.
-        failures: how often such a check failed, or it slept before another attempt.
+        failures: how often such a check failed, or the client slept before another attempt.
         session: the Postgres session of its lock, if the lock has one.
     """
 

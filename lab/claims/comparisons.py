@@ -92,7 +92,7 @@ class Measured:
         machine: `cpus`, `processor` and `python`.
         rows: a `Measurement` for each strategy or lock, or a row of `lab.claims.curves` for each point of the curves.
         sizes: sizes of the run, as named in `lab.claims.curves.SIZES`.
-        empty_per_s: answers per second of an endpoint that does nothing. None for all parts but strategies.
+        empty_per_s: answers per second of an endpoint that does nothing. None for all parts except `strategies`.
     """
 
     made: str

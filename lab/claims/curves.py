@@ -33,7 +33,7 @@ class SegmentsRow:
     """The figures of one number of segments.
 
     Attributes:
-        sales: one for each duration of work.
+        sales: a `SegmentedSale` for each duration of work.
         held_all: number of orders that had to hold the locks of all segments while a small stock was sold out.
     """
 

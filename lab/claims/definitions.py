@@ -131,7 +131,7 @@ class Module:
         return False
 
     def dotted(self, node: ast.expr) -> str:
-        """Return the dotted path of a name or of an attribute of a module. Empty for anything else."""
+        """Return the dotted path of a name or of an attribute of a module. Empty for any other expression."""
         if isinstance(node, ast.Name):
             return self.imports.get(node.id, node.id)
         if isinstance(node, ast.Attribute) and (owner := self.dotted(node.value)):
@@ -202,7 +202,7 @@ def _definition_at(dotted: str) -> Key | None:
 
 
 def origin_of(key: Key) -> Key:
-    """Return the key of a definition in the module that defines it, not in one that only imports it."""
+    """Return the key of a definition in the module that defines it. `key` may name a module that only imports it."""
     module = load(key[0])
     target = None if module is None else module.imported(key[1])
     return key if target is None else origin_of(target)

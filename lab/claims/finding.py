@@ -88,7 +88,7 @@ def find(
 def shortened(entry: LadderEntry, run: Run, clients: int, sandbox: Sandbox) -> Run:
     """Shorten a random schedule: remove the choices that the violation does not need.
 
-    Then rename the clients so that the first one in the schedule is A.
+    Then rename the clients, so that the first client in the schedule is A.
     """
 
     def tried(schedule: Iterable[str]) -> Run:

@@ -1,4 +1,4 @@
-"""Handle signals that end a command: delay them while processes start, and do not lose them in `__del__`."""
+"""Handle signals that end a command: delay them while processes start, and keep them if they arrive in `__del__`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Impossible(Exception):
 
 
 def rehearse(entry: LadderEntry, witness: Witness, sandbox: Sandbox) -> Run:
-    """Replay a stored witness to its end, without recording what the servers store.
+    """Replay a stored witness to its end, without recording the data on the servers.
 
     Raises:
         Impossible: the rung's code has changed, and the schedule no longer fits it.
@@ -68,7 +68,7 @@ def replay(
         schedule: the choices, in order: names of actors, and faults.
         sandbox: the sandbox in which to run.
         clients: number of clients. None for as many as the rung needs.
-        faults: the faults that may happen. None for those that are tried on the rung.
+        faults: the faults that may happen. None for the faults that are tried on the rung.
         to_the_end: whether the clients continue after the schedule, without preemptions or faults. If not, the trace
             lists what can happen next.
         as_far_as_possible: whether to skip choices that are not possible. Used for a schedule of another rung.

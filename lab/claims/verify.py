@@ -119,7 +119,7 @@ def unchecked(slug: str, missing: str) -> dict[str, Any]:
     """Return the result line of a rung that cannot be checked on this machine.
 
     Args:
-        missing: what is not installed, and how to install it.
+        missing: the name of the missing server or library, and how to install it.
     """
     line = {"schedules": 0, "exhausted": False, "verdict": "missing", "missing": missing, "seconds": 0.0}
     return _line(LADDER[slug]) | line

@@ -35,7 +35,7 @@ def stop_before(step: PendingStep) -> None:
 
 
 class State(Enum):
-    """What an actor is doing."""
+    """The state of an actor."""
 
     RUNNING = auto()
     STOPPED = auto()
@@ -60,7 +60,7 @@ class Actor:
         file, line: the line of the code under test that it runs. Empty and 0 outside of that code.
         answer: the result of its job, once it is done.
         crashed: whether it has crashed.
-        asleep: whether its next step ends a sleep, and nothing that it has read has changed since the sleep began.
+        asleep: whether its next step ends a sleep, and no data that it has read has changed since the sleep began.
         wakes_at: when its sleep or its wait for an answer ends, on the schedule's clock.
         touched: the names that it has read or written since its last sleep.
         steps: number of steps that it has taken.

@@ -57,7 +57,7 @@ class Actors:
         return actor
 
     def renewing(self, works_for: str = "") -> list[Actor]:
-        """Return the watchdog threads that are about to renew a lease: those of one actor, or all by default."""
+        """Return the watchdog threads that are about to renew a lease: of one actor, or by default of all actors."""
         return [actor for actor in self.living() if actor.works_for and works_for in ("", actor.works_for)]
 
     def answers(self) -> dict[str, str]:
@@ -90,7 +90,7 @@ class Actors:
                     for actor in running:
                         if actor.state is State.RUNNING and self._environment.is_blocked(actor):
                             actor.mark_blocked(blocked=True)
-            # Ask the servers again: the last step may have given a waiting actor what it waited for.
+            # Ask the servers again: the last step may have ended the wait of an actor.
             waiting = [actor for actor in self._started() if actor.state in WAITING]
             if len(waiting) == sum(map(self._still_waits, waiting)):
                 return

@@ -74,7 +74,7 @@ class Experiment(Protocol):
         ttl: duration of a lease in seconds.
         interchangeable: whether all clients have the same job. Then a search tries only one of these clients for a
             first step.
-        history: what has happened in the current run.
+        history: the record of the current run.
         watchdogs: the watchdogs of the current run, by the names of their actors.
     """
 
@@ -118,7 +118,7 @@ class Experiment(Protocol):
         ...
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what the servers store, for people: mappings with `where`, `name`, `value` and `ttl` in seconds."""
+        """Return the data on the servers, for people: mappings with `where`, `name`, `value` and `ttl` in seconds."""
         ...
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:

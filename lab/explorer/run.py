@@ -1,4 +1,4 @@
-"""The outcome of one run, and the scheduling points: the moments in which a chooser decides what happens next."""
+"""The outcome of one run, and its scheduling points: the moments in which a chooser picks the next step or fault."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STOP = "stop"
 
 @dataclass
 class SchedulingPoint:
-    """A moment in which the chooser decides what happens next.
+    """A moment in which the chooser picks the next step or fault.
 
     Attributes:
         enabled: the actors that can take a step. The actor that took the last step comes first.
@@ -34,7 +34,7 @@ class SchedulingPoint:
 
 
 Chooser = Callable[[SchedulingPoint], str]
-"""A function that decides what happens next. It returns the name of an actor, a fault, or `STOP`."""
+"""A function that picks the next step or fault. It returns the name of an actor, a fault, or `STOP`."""
 
 
 @dataclass
@@ -43,12 +43,12 @@ class Run:
 
     Attributes:
         schedule: every choice that was made, in order.
-        steps: what each choice did. Filled only if the scheduler runs with `watch`.
+        steps: the effect of each choice. Filled only if the scheduler runs with `watch`.
         answers: the answer of each client.
         broken: the invariant that was broken, or None.
         why: how it was broken, in one sentence.
         ledger: the final figures. Filled only if the scheduler runs with `watch`.
-        choices: what could happen next. Filled only if the chooser has stopped the run.
+        choices: the possible next choices. Filled only if the chooser has stopped the run.
         preemptions: how often an actor was stopped although it could have gone on.
         faults: number of faults that happened.
     """

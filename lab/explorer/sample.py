@@ -44,7 +44,7 @@ def sample(
     drawn from the number of steps of the longest run so far.
 
     Args:
-        experiment: what the actors do.
+        experiment: the experiment to run.
         bounds: maximum number of preemptions and faults.
         faults: the faults that may happen.
         goal: the invariant to break; None for any invariant.

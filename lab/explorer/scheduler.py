@@ -52,10 +52,11 @@ class Scheduler:
     """Runs an experiment once.
 
     Args:
-        experiment: what the actors do.
-        choose: function that decides what happens next.
+        experiment: the experiment to run.
+        choose: function that picks the next step or fault.
         faults: the faults that may happen between the actors' steps.
-        watch: whether to record what every step did, and the final figures. This queries the servers at each step.
+        watch: whether to record the effect of every step, and the final figures. Recording queries the servers at each
+            step.
         goal: the invariant to break; None for any invariant.
         seconds: real time in seconds after which no further step is taken.
     """

@@ -1,7 +1,7 @@
-"""The search: run every schedule within bounds, those with the fewest preemptions and faults first.
+"""The search: run every schedule within bounds, in order of the number of preemptions and faults.
 
 Most concurrency bugs need few preemptions, so schedules with few preemptions are tried first. The first schedule that
-breaks the code is then one of those with the fewest.
+breaks the code then has the fewest preemptions.
 
 Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs", PLDI
 2007 (the tool CHESS).
@@ -99,7 +99,7 @@ def explore(
     alternatives are skipped.
 
     Args:
-        experiment: what the actors do.
+        experiment: the experiment to run.
         bounds: how far the search goes.
         faults: the faults that may happen.
         goal: the invariant to break; None for any invariant.
@@ -196,8 +196,8 @@ class _Walk:
         quiet = point.current is not None and goes_on and point.pending[point.current].quiet
         so_far = tuple(self._done)
         if not quiet:
-            # Of the clients with the same job that have taken no step yet, try only the first: the others would do the
-            # same. This does not cover a queue's worker, which has another job.
+            # If several clients with the same job have taken no step yet, try only the first of them: the others would
+            # do the same. This does not cover a queue's worker, which has another job.
             alike = sorted(point.fresh & self._alike)[1:]
             for name in point.enabled:
                 if name in alike and choice not in alike:

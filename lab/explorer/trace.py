@@ -39,7 +39,7 @@ class Step:
         answers: the answer of each client that is done.
         holders: the clients that believe they hold the lock.
         blocked: the clients that wait in a server for another client.
-        state: what the servers store: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
+        state: the data on the servers: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
     """
 
     choice: str
@@ -63,8 +63,8 @@ class Trace:
         rung: slug of the rung.
         clients: number of clients.
         schedule: every choice that was made, in order.
-        steps: what each choice did. It includes steps that were not chosen, such as time that passed.
-        choices: what can happen next. Empty when all actors are done.
+        steps: the effect of each choice. The list includes steps that were not chosen, such as time that passed.
+        choices: the possible next choices. Empty when all actors are done.
         goal: the invariant that the run should break; None for any invariant.
         broken: the invariant that was broken, or None. It may differ from the goal.
         why: how the invariant was broken, in one sentence. Empty if no invariant was broken.

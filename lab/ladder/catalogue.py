@@ -32,12 +32,12 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @dataclass(frozen=True)
 class LadderEntry:
-    """A rung and what it claims.
+    """A rung and its claim.
 
     Attributes:
-        track: what the rung protects: a counter in Redis (`locks`), or stock and orders in Postgres (`stock`).
+        track: the protected data: a counter in Redis (`locks`), or stock and orders in Postgres (`stock`).
         code: the class that implements it.
-        flaw: what is wrong with the rung, in one sentence. None for a sound rung.
+        flaw: the mistake in the rung, in one sentence. None for a sound rung.
         slug, title, breaks, broken_by, survives, clients, preemptions, fixed_by, source: see `lab.ladder.locks.Rung`.
     """
 
@@ -253,7 +253,10 @@ LADDER: dict[str, LadderEntry] = {
 
 
 def next_rung(slug: str) -> LadderEntry | None:
-    """Return the rung that fixes a flawed rung. For a sound rung, return the next one of its track; None at the end."""
+    """Return the rung that fixes a flawed rung.
+
+    For a sound rung, return the next rung of its track; None at the end.
+    """
     entry = LADDER[slug]
     if entry.fixed_by is not None:
         return LADDER[entry.fixed_by]

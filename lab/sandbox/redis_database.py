@@ -35,7 +35,7 @@ end
 return next
 """
 MARK = "lab:stage"
-"""The key that marks a Redis database as one of a sandbox. Its value names the sandbox's Postgres database."""
+"""The key that marks a Redis database as a sandbox's database. Its value names the sandbox's Postgres database."""
 EMPTY = """
 -- KEYS: the mark. ARGV: its value. Empties the database except for the mark, and returns 0. When there are keys but
 -- not this mark, the keys are not the lab's: changes nothing, and returns their number.
@@ -140,7 +140,7 @@ def stepping_client(url: str) -> redis.Redis:
 
 
 def shown_keys(client: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return what a Redis database stores, as text for people."""
+    """Return the data in a Redis database, as text for people."""
     found = []
     for name in sorted({*client.keys("*")} - {MARK.encode()}):
         kind = client.type(name)

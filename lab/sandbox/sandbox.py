@@ -35,7 +35,7 @@ JOIN pg_stat_activity ON pg_stat_activity.pid = holder AND backend_type = 'clien
 IN_USE = (0x4C6162, 0)
 """Advisory lock on a sandbox's own Postgres database. The process that uses the sandbox holds it."""
 RESPONSE_TIMEOUT = 10.0
-"""Seconds within which a server must notice what was sent to it."""
+"""Seconds within which a server must react to a request."""
 
 
 class Resource(Protocol):
@@ -287,7 +287,9 @@ class Sandbox:
         raise RuntimeError("Redis has not received the command that an actor has sent.")
 
     def terminate(self, actor: Actor) -> None:
-        """End the Postgres backends of a crashed actor. Its thread may wait in one of them and cannot notice the crash.
+        """End the Postgres backends of a crashed actor.
+
+        While its thread waits for a backend, it cannot notice the crash.
 
         The actor's thread still uses the connections, so the server has to end the backends.
         """

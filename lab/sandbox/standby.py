@@ -94,7 +94,7 @@ class Pair:
 
 
 class StandbySandbox(Sandbox):
-    """A sandbox with two Postgres servers of its own. Clients connect to the one that accepts writes.
+    """A sandbox with its own two Postgres servers. Clients connect to the server that accepts writes.
 
     Args:
         outer: the sandbox whose Redis and clock are used. Closing `outer` also closes this sandbox.

@@ -14,7 +14,7 @@ from inventory.counters.scripts import all_scripts
 from lab.explorer.terms import EVERYTHING, POSTGRES, PendingStep
 
 READS = frozenset({"GET", "MGET", "PTTL", "TTL", "EXISTS", "HGET", "HGETALL", "LRANGE", "LLEN", "LINDEX", "WATCH"})
-"""Redis commands that change nothing. Two of them commute: their order does not matter."""
+"""Redis commands that change no data. Any two of them commute: their order does not matter."""
 QUIET = frozenset({"UNWATCH", "PING"})
 """Redis commands that no other client can notice."""
 

@@ -1,1 +1,1 @@
-"""Workloads: what the clients of an experiment do. An experiment is a workload, its possible faults and a checker."""
+"""Workloads: the work of an experiment's clients. An experiment is a workload, its possible faults and a checker."""

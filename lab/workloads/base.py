@@ -1,4 +1,4 @@
-"""A workload: what the clients of an experiment do."""
+"""Base class of workloads. A workload is the work of an experiment's clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = "ABCDEF"
 
 
 class Workload(ABC):
-    """What the clients of an experiment do with a rung: a lock or a way of selling.
+    """The work of an experiment's clients with a rung: a lock or a way of selling.
 
     Args:
         entry: the rung.
@@ -44,11 +44,14 @@ class Workload(ABC):
         """Undo what `prepare` has changed outside of the servers. Safe to call repeatedly, or if `prepare` failed."""
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Run what follows after all clients are done, such as a repair by the shop. Return the final answers."""
+        """Do the work that follows after all clients are done, such as a repair by the shop.
+
+        Return the final answers.
+        """
         return answers
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what the servers store, as text for people."""
+        """Return the data on the servers, as text for people."""
         return shown_keys(self.sandbox.redis)
 
 

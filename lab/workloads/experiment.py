@@ -20,7 +20,7 @@ class Experiment:
     """A workload, faults and a checker. It can run repeatedly. It implements `lab.explorer.experiment.Experiment`.
 
     Args:
-        workload: what the clients do.
+        workload: the work of the clients.
         faults: the faults that may happen.
         checker: decides whether the invariants hold.
     """
@@ -93,7 +93,7 @@ class Experiment:
         self.watchdogs[actor].close()
 
     def state(self) -> tuple[Mapping[str, Any], ...]:
-        """Return what the servers store, as text for people."""
+        """Return the data on the servers, as text for people."""
         return self.workload.state()
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:

@@ -117,7 +117,7 @@ def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[Sto
     """Return a builder for experiments with a sale of stock.
 
     Args:
-        demand: the units in stock and what the clients want.
+        demand: the units in stock, and the units that each client wants.
         seller: class of the seller.
     """
 
@@ -298,7 +298,10 @@ def can_play(entry: LadderEntry) -> bool:
 
 
 def faults_of(entry: LadderEntry) -> tuple[Fault, ...]:
-    """Return the faults that are tried on a rung: the one that breaks it, or all faults that a sound rung survives."""
+    """Return the faults that are tried on a rung.
+
+    Flawed rung: the fault that breaks it, or none if it needs no fault. Sound rung: all faults that it survives.
+    """
     if entry.claim == "sound":
         return tuple(sorted(entry.survives))
     return (entry.broken_by,) if entry.broken_by else ()

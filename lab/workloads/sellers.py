@@ -1,6 +1,6 @@
 """The sellers of stock experiments: the lab's ways of selling on the lab's tables, and strategies on the shop's tables.
 
-A seller also reports what its tables contain at the end, as `lab.checkers.stock.Records` demands.
+A seller also reports the contents of its tables at the end: it implements `lab.checkers.stock.Records`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Seller(ABC):
     """
 
     repairs = False
-    """Whether the shop repairs what a crashed process has left behind. If so, `repair` does it."""
+    """Whether the shop repairs the damage of a crashed process. If so, `repair` does so."""
 
     def __init__(self, entry: LadderEntry, units: int, history: History) -> None:
         self.entry = entry
@@ -83,7 +83,7 @@ class Seller(ABC):
         """Copy the stock to Redis, if the strategy sells from there."""
 
     def repair(self) -> None:
-        """Repair what a crash has left behind, as the running shop does."""
+        """Repair the damage of a crash, as the running shop does."""
 
     @abstractmethod
     def figures(self) -> Figures:
@@ -103,7 +103,7 @@ class Seller(ABC):
 
 
 class RungSeller(Seller):
-    """Sells with one of the lab's ways of selling, on the lab's tables."""
+    """Sells with a rung: a way of selling of the lab, on the lab's tables."""
 
     def open(self) -> tuple[Strategy, Save]:
         RungOrder.objects.all().delete()

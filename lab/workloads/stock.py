@@ -32,7 +32,7 @@ IN_THE_RUNG = StandIns((lock_inside_the_transaction, "ThreadLock", SteppingThrea
 
 @dataclass(frozen=True)
 class Demand:
-    """The units in stock, and what the clients want.
+    """The units in stock, and the units that the clients want.
 
     Attributes:
         units: number of units in stock.
@@ -66,7 +66,7 @@ class StockWorkload(Workload):
 
     Args:
         seller: sells through a rung or a strategy.
-        demand: the units in stock and what the clients want.
+        demand: the units in stock, and the units that the clients want.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class StockWorkload(Workload):
         return SOLD if placement == Placement.COMMITTED else QUEUED
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        """Let the shop repair what a crash has left behind. Then let refused clients order again, one at a time."""
+        """Let the shop repair the damage of a crash. Then let refused clients order again, one at a time."""
         with self.sandbox.as_default():
             self.seller.repair()
             refused = [name for name, answer in answers.items() if answer.startswith(REFUSED)]

@@ -206,7 +206,7 @@ REQUESTS = {
 """Texts of the steps, by the kind of request."""
 
 READS = ("Exists", "GetChildren", "GetChildren2", "GetData")
-"""Kinds of request that change nothing. All others count as writes. A search tries only one order of two reads."""
+"""Kinds of request that change no data. Other requests count as writes. A search tries only one order of two reads."""
 
 
 def of_request(request: Any) -> PendingStep:

@@ -46,7 +46,7 @@ class Rung:
     Attributes:
         slug: name in addresses and file names.
         title: name for readers.
-        flaw: what is wrong with the code, in one sentence. None for a sound rung.
+        flaw: the mistake in the code, in one sentence. None for a sound rung.
         breaks: the invariant that the witness breaks; None for a sound rung. A witness is a schedule that shows the
             flaw.
         broken_by: the fault that the witness needs. None if the order of the clients' steps is enough.

@@ -1,6 +1,6 @@
 """Base class of the stock rungs: their claims, their locks, and two ways to subtract.
 
-A stock rung is one step of the ladder: a way of selling, here one that is flawed on purpose.
+A stock rung is one step of the ladder: a way of selling. All but one in this folder are flawed on purpose.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def locked(*names: str) -> Iterator[None]:
     """Hold the locks with these names during the `with` block.
 
     Raises:
-        LockTimeout: one of the locks was not granted within `STOCK_LOCK_WAIT` seconds, which all of them share.
+        LockTimeout: not all of the locks were granted within `STOCK_LOCK_WAIT` seconds in total.
     """
     until = time.monotonic() + settings.STOCK_LOCK_WAIT
     with ExitStack() as leases:

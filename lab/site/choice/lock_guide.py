@@ -1,9 +1,9 @@
-"""Generate docs/choose-lock.md from what the locks declare.
+"""Generate docs/choose-lock.md from the declared capabilities of the locks.
 
 `python -m lab.site.choice.lock_guide > docs/choose-lock.md`
 
-The file shows only what follows from the code and its settings. Measured figures would go out of date: they are on the
-lab's pages.
+The file shows only facts that follow from the code and its settings. Measured figures would go out of date, so they are
+on the lab's pages.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def parse(query: Mapping[str, str]) -> dict[str, str]:
 
 
 def complete(given: Mapping[str, str]) -> Answers | None:
-    """Return the answers if every question has one, else None."""
+    """Return the answers if every question has an answer, otherwise None."""
     return Answers(**given) if len(given) == len(fields(Answers)) else None  # type: ignore[arg-type]
 
 

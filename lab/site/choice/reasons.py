@@ -37,7 +37,7 @@ class Rule:
     """A reason against a row of the choice.
 
     Attributes:
-        text: the sentence. `{server}` stands for what the row needs, `{chosen}` for the chosen row.
+        text: the sentence. `{server}` stands for the server that the row needs, `{chosen}` for the chosen row.
         applies: returns whether the reason is true in a case.
         rows: slugs of the rows that it is about. Empty for all rows.
     """

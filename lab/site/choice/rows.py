@@ -1,7 +1,7 @@
 """The rows of the choice: locks and strategies that keep a stock or a task safe.
 
-Texts about locks are those of `lock_entries.py`, from which `docs/choose-lock.md` is made too. Texts about strategies
-are those of `docs/choose-strategy.md`; a test compares them.
+Texts about locks come from `lock_entries.py`, as do those of `docs/choose-lock.md`. Texts about strategies are copied
+from `docs/choose-strategy.md`; a test compares them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ChoiceRow:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities that the row's lock declares. All are false if the lock is not one of this project."""
+        """The capabilities that the row's lock declares. All are false if the lock is not a lock of this project."""
         return self.lock.capabilities if self.lock else Capabilities()
 
     @property

@@ -64,8 +64,8 @@ def line_chart(title: str, x_title: str, series: Sequence[Series], *, logarithmi
     Its x axis is logarithmic, because each number of clients or segments is about twice the previous one.
 
     Args:
-        title: what the y axis shows.
-        x_title: what the x axis shows.
+        title: quantity on the y axis.
+        x_title: quantity on the x axis.
         series: the lines, all with the same x, and positive.
         logarithmic: whether the y axis is logarithmic, too. All y must then be positive. Otherwise it begins at 0.
         unit: unit, shown after the numbers of the y axis.

@@ -32,9 +32,9 @@ class CurveSection:
     """A section of the page. Without a measurement it has only a title and the claim.
 
     Attributes:
-        claim: what is claimed, and how it is tested.
-        conclusions: what the figures say about the claim. Empty while the figures are out of date.
-        notes: how the figures were measured, and what the columns of the table mean.
+        claim: the claim, and how it is tested.
+        conclusions: sentences about the claim that the figures support. Empty while the figures are out of date.
+        notes: how the figures were measured, and the meaning of the table's columns.
         headings: headings of the table's columns.
         rows: the cells of the table. The first cell of a row is its heading.
     """

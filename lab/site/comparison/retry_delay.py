@@ -104,7 +104,10 @@ def _default(polled: Sequence[HandOverRow]) -> Iterator[str]:
 
 
 def _equal(polled: Sequence[HandOverRow], told: Sequence[HandOverRow]) -> Iterator[str]:
-    """Yield a sentence for each other lock: at which delay Redlock is as fast, and what an idle waiter then costs."""
+    """Yield a sentence for each other lock.
+
+    It names the delay at which Redlock is as fast as that lock, and the cost of an idle waiter at this delay.
+    """
     for other in told:
         soon = []
         for row in polled:

@@ -44,7 +44,7 @@ class ComparisonRow:
     Attributes:
         row: the measurement.
         anchor: the id of the row in the page.
-        note: what the row is, if it is measured for comparison only. Empty for other rows.
+        note: description of a row that is measured for comparison only. Empty for other rows.
         figures: the text of each column.
         charted: the figure in the chart, with its unit.
         width: width of its bar, from 0 to 100.

@@ -1,4 +1,4 @@
-"""The run on the page of a rung (a lock or way of selling): the witness that breaks it, or one that it survives."""
+"""The run on the page of a rung (a lock or way of selling): a witness that breaks it, or a witness that it survives."""
 
 from __future__ import annotations
 

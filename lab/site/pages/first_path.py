@@ -40,7 +40,7 @@ class Station:
         slug: slug of the rung.
         story: three sentences before any code.
         goals: the goals, in order.
-        moral: what the visitor has shown, and what the next station changes.
+        moral: the result that the visitor has shown, and the change in the next station.
         schedule: a schedule that reaches every goal.
         faults: the faults that the visitor may choose.
     """

@@ -23,7 +23,7 @@ CLIENT_COUNTS = (2, 3, 4)
 
 @dataclass(frozen=True)
 class PlaySession:
-    """What a visitor has chosen so far.
+    """The choices of a visitor so far.
 
     Attributes:
         slug: slug of the rung.

@@ -195,7 +195,7 @@ def _panel(step: Step) -> Panel:
 
 
 def _stored_value(stored: Mapping[str, Any]) -> StoredValue:
-    # Round the TTL. Each replay then looks the same, although the replay itself takes some milliseconds.
+    # Round the TTL, so that every replay looks the same, although a replay takes some milliseconds.
     ttl = None if stored["ttl"] is None else round(stored["ttl"], 1)
     return StoredValue(SERVERS.get(stored["where"], stored["where"]), stored["name"], _text(stored["value"]), ttl)
 

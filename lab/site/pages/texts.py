@@ -23,7 +23,7 @@ MEANINGS: dict[Invariant, str] = {
     "no false refusal": gettext_noop("No customer is told “sold out” while enough units are left."),
     "once": gettext_noop("A request that was confirmed is carried out once, however often it is sent."),
 }
-"""What each invariant demands."""
+"""The meaning of each invariant."""
 GOALS: dict[Invariant, str] = {
     "conserved": gettext_noop("Make the figures disagree: the units sold must differ from the units that are gone."),
     "one holder": gettext_noop("Get two clients into the critical section at the same time."),
@@ -31,7 +31,7 @@ GOALS: dict[Invariant, str] = {
     "no false refusal": gettext_noop("Get a customer told “sold out” while enough units are left."),
     "once": gettext_noop("Make one purchase count twice, or not at all."),
 }
-"""What a visitor has to achieve in order to break this invariant of a rung."""
+"""The task of a visitor who wants to break this invariant of a rung."""
 ANY_GOAL = gettext_noop(
     "Break it in any way: two clients in the critical section, figures that disagree, or a client that cannot enter."
 )

@@ -82,7 +82,7 @@ def essay(request: HttpRequest, name: str) -> HttpResponse:
 
 
 def _context_of(entry: LadderEntry) -> dict[str, Any]:
-    """Return the context that both pages of a rung share."""
+    """Return the template context that both pages of a rung share."""
     results = results_of(entry)
     track, place = rungs_of(entry.track), results.number - 1
     return {

@@ -1,4 +1,4 @@
-"""What the page of a race shows: a row for each racer, and one sentence about the race."""
+"""The contents of a race's page: a row for each racer, and one sentence about the race."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Standings:
 
 
 def standings(race: Race) -> Standings:
-    """Return what the page shows of a race."""
+    """Return the contents of a race's page."""
     units = max([race.stock * 1.25, *(_units_sold(racer) for racer in race.racers)])
     slowest = max([LEAST_SCALE_MS, *(_waits(racer)[1] for racer in race.racers)])
     return Standings(
