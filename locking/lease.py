@@ -1,11 +1,12 @@
 """Lease: one grant of a lock. It has a limited lifetime, and tells when its lifetime is over.
 
-A holder can be paused for longer than its lease (garbage collection, SIGSTOP, a suspended virtual machine) and then
-continue as if nothing had happened. No lock can prevent this; the lease can only report it. Therefore:
+A holder can be paused for longer than its lease, for example by garbage collection, SIGSTOP or a suspended virtual
+machine. Then it continues without noticing the pause. No lock can prevent this; the lease can only report it.
+Therefore:
 
 - call `check()` before every step that depends on the lock;
-- let the store that you write to refuse a `fence` lower than the highest one it has seen. The pause may come right
-  after the check, and the monotonic clock may stand still while a machine is suspended.
+- let your store refuse a `fence` lower than the highest one that it has seen. The pause may come right after the check,
+  and the monotonic clock may stand still while a machine is suspended.
 
 Source: M. Kleppmann, "How to do distributed locking",
 https://martin.kleppmann.com/2016/02/08/how-to-do-distributed-locking.html
@@ -66,11 +67,11 @@ class Lease:
     because the parent still holds the lease.
 
     A lease starts as held and becomes either lost or released; both states are final. It is lost when its lifetime is
-    over by the local clock, even if the server still keeps the grant. It is also lost when the server reports that the
+    over on the local clock, even if the server still keeps the grant. It is also lost when the server reports that the
     lease no longer has the lock. It is released by the first call of `release()`, even if the server does not respond.
     From then on, `lost` no longer changes and `on_lost` is not called.
 
-    If a program drops the last reference to a lease that has the lock, as in `if lock.acquire(): …`, Python reports a
+    A program may drop the last reference to a held lease, as in `if lock.acquire(): …`. Python then reports a
     ResourceWarning. Renewal then stops, so the lock is free again after the TTL at the latest.
 
     Locks create leases; applications do not. A lock that needs to remember more about a grant uses a subclass.

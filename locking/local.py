@@ -192,8 +192,8 @@ class ProcessLock(Lock):
     """Lock between the processes of one machine, and between the threads of each, by `flock` on a file.
 
     The kernel frees the lock when its holder dies for any reason. A forked child never holds the locks of its parent,
-    even after the parent has ended. (Exception: a process that a C library forks without running Python's fork hooks
-    keeps the lock after a crash of its parent, until it exits or executes another program.)
+    even after the parent has ended. (Exception: a C library may fork a process without running Python's fork hooks.
+    Such a process keeps the lock after a crash of its parent, until it exits or executes another program.)
 
     The file is `<folder>/<quoted name>.lock`. It is empty and never removed: if it were removed or replaced during use,
     two holders could lock two different files. Do not use a folder that is cleaned up, such as /tmp, or a folder on

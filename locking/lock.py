@@ -60,7 +60,7 @@ class Lock(ABC):
 
     Args:
         name: name of the lock, such as `stock:sku-42`. Locks with the same name exclude each other.
-        ttl: seconds after which a grant that is not extended ends; `math.inf` for a lock that does not expire.
+        ttl: lifetime of a grant in seconds, unless it is extended; `math.inf` for a lock that does not expire.
         on_lost: called once with a lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
 

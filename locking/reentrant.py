@@ -35,8 +35,8 @@ class _ThreadIdentity:
 class _Execution:
     """Identifies code that runs in one thread or greenlet and in one `contextvars` context. Ends with either of them.
 
-    The context is needed because a thread of a pool runs the calls of many tasks one after the other, each in a context
-    of its own.
+    The context is needed because a pool thread runs calls of many tasks one after the other. Each call has its own
+    context.
     """
 
     __slots__ = ("__weakref__", "place")
@@ -94,10 +94,10 @@ class ReentrantLock(Lock):
     them. The last release gives the lock back. When the grant is lost, all its leases are lost, and the next acquire
     asks the wrapped lock again. `on_lost` of the wrapped lock receives the wrapped lock's own lease.
 
-    An asyncio task is an owner of its own. The code that runs its loop and the threads that the task starts are other
-    owners, which wait until the task releases the lock. If the task waits for such an owner while it holds the lock,
-    both wait for ever. To change this, define the owner yourself, for instance by a context variable that each request
-    sets: `ReentrantLock(lock, owner=request_id.get)`.
+    An asyncio task is an owner. The code that runs its loop, and threads that the task starts, are other owners. They
+    wait until the task releases the lock. If the task waits for such an owner while it holds the lock, both wait for
+    ever. To change this, define the owner yourself, for instance by a context variable that each request sets:
+    `ReentrantLock(lock, owner=request_id.get)`.
 
     Args:
         lock: the lock to wrap. Use it through this object only.

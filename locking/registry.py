@@ -46,8 +46,8 @@ class HeldLock:
 
     Attributes:
         name: name of the lock.
-        owner: host, process id and thread name of the holder, for display only. Empty if a release has just handed the
-            lock to a waiter, until the first renewal of its lease.
+        owner: host, process id and thread name of the holder, for display only. Empty after a release has handed the
+            lock to a waiter, until the first renewal of the waiter's lease.
         fence: fencing token of the grant; None if its key is missing.
         age: seconds since the grant, by the server's clock; None without a fence.
         ttl: seconds until the grant expires unless it is renewed; None if the key does not expire.

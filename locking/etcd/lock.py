@@ -49,14 +49,14 @@ class EtcdLock(Lock):
     would get the lock before the holder learns of its loss.
 
     A grant and its release take three requests, each of which etcd writes to disk. Each waiter has a connection of its
-    own for its watch. If more threads ask at the same time than the `pool_maxsize` of the client's session allows (10
-    by default), the additional ones open a connection for each request.
+    own for its watch. The client's session keeps `pool_maxsize` connections (10 by default). If more threads ask at the
+    same time, the additional threads open a connection for each request.
 
     Args:
         client: an `etcd3gw.Etcd3Client`. Its session, with all settings, is copied for each process. Its own timeout is
             not used, because each request has a time limit of its own.
         name: name of the lock, such as `stock:sku-42`.
-        ttl: whole seconds after which a grant that is not extended ends.
+        ttl: lifetime of a grant in whole seconds, unless it is extended.
         renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.

@@ -39,7 +39,7 @@ SELECT
     (SELECT nextval('lock_fence') FROM won),
     (SELECT extract(epoch FROM expires - clock_timestamp()) FROM lock_grant WHERE name = $1)
 """
-"""Take the lock if it is free, and if the caller is first in the queue or the queue is empty.
+"""Take the lock if it is free and no other client is first in the queue.
 
 $1 name, $2 owner, $3 TTL in seconds, $4 whether the caller is first in the queue, $5 advisory lock of the queue.
 
@@ -81,8 +81,8 @@ class InsertLock(Lock):
     If several threads of a process wait for the lock, one of them waits at the server. The others queue behind this
     thread in the process, in order of arrival, each within its own timeout, and take over its connection. A process
     thus uses one connection for each lock that it waits for, one for all renewals, and one for each request at a time.
-    A thread may get the lock after a later thread of another process, since processes get it in the order in which they
-    began to wait.
+    Processes get the lock in the order in which they began to wait. So a thread may get it after a later thread of
+    another process.
 
     Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY). It also asks
     when the present grant expires and then, if the holder renews the grant, once per TTL. It may thus notice the death
@@ -103,8 +103,9 @@ class InsertLock(Lock):
         conninfo: where to connect, as for `psycopg.connect`: to the server itself, or through a pooler that keeps
             sessions. Its `application_name` is replaced by the lock's name.
         name: name of the lock, such as `stock:sku-42`.
-        ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
-            that a holder should survive. The work may take longer, because leases are renewed.
+        ttl: lifetime of a grant in seconds, unless it is extended. A lock whose holder has died is free after this
+            time. Use several times the longest pause that a holder should survive. The work may take longer, because
+            leases are renewed.
         renew: whether the watchdog of the process extends the lease every third of the TTL while it is held.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
@@ -246,7 +247,7 @@ class InsertLock(Lock):
                 shortest = 0.0 if notified else self.ttl
             return None
         finally:
-            # Let the next waiter go on now, and not only when the server notices that this session has ended.
+            # Let the next waiter go on now. Otherwise it would wait until the server notices the end of this session.
             try:
                 session.ask(f"UNLISTEN *; SELECT pg_advisory_unlock({self._queue_key})")
             except LockUnavailable:

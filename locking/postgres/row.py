@@ -35,8 +35,8 @@ class RowLock(SessionLock):
 
     The fence is the greater of the server's time in microseconds and the last released fence + 1. A release stores its
     fence in the row; a holder that dies does not. The fence therefore grows as long as the server's clock is not set
-    back. After that, the holder that follows a dead one may get the same fence or a smaller one, until the clock has
-    caught up.
+    back. If the clock is set back and a holder dies, the next holder may get the same fence or a smaller one, until the
+    clock has caught up.
 
     Hold the lock briefly: an open transaction keeps VACUUM from removing rows that were deleted since it began. A
     newcomer may overtake waiters.

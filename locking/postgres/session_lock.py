@@ -1,7 +1,7 @@
-"""SessionLock: base class of the locks that last as long as a connection, and SessionLease, their lease.
+"""SessionLock: base class of locks that are bound to a connection, and SessionLease, their lease.
 
-The server keeps such a lock while its connection is open. There is no TTL and no renewal, and the lock is free as soon
-as the connection of a crashed holder has ended. In return, a holder that is still at work loses the lock when its
+The server keeps such a lock while its connection is open. There is no TTL and no renewal. When a holder crashes, the
+lock is free as soon as its connection has ended. In return, a holder that is still at work loses the lock when its
 connection ends. Every use of the lease therefore checks the connection's socket. For `on_lost`, the watchdog checks it
 too.
 
@@ -48,13 +48,13 @@ class SessionLock(Lock):
     and one or two to wait for it, for any number of waiting threads.
 
     A lease is lost when its connection ends, for instance because the backend was terminated or the server stopped.
-    `lost`, `check()` and `remaining()` see this at once; `on_lost` is called within a fraction of a second. A network
-    that drops packets silently is noticed by the client's TCP keepalives after 11 to 16 seconds, well before the
-    server's own keepalives give the lock away. Until then, and while this machine is suspended, the lease counts as
+    `lost`, `check()` and `remaining()` see this at once; `on_lost` is called within a fraction of a second. If a
+    network drops packets silently, the client's TCP keepalives notice it after 11 to 16 seconds. This is well before
+    the server's own keepalives give the lock away. Until then, and while this machine is suspended, the lease counts as
     held. `extend` only checks the connection, since there is no TTL to extend.
 
     A process that is stopped (SIGSTOP) keeps its connection, because its kernel answers the keepalives. A stopped
-    holder thus keeps the lock for as long as it is stopped, and so does a stopped waiter once it is granted the lock.
+    holder thus keeps the lock until it continues. A stopped waiter that is granted the lock keeps it, too.
 
     A lease that is dropped without `release()` closes its connection, which frees the lock.
 
@@ -168,7 +168,7 @@ class SessionLock(Lock):
 
 
 class SessionLease(Lease):
-    """A lease that lasts as long as a connection.
+    """A lease that ends with its connection.
 
     Args:
         session: the connection.

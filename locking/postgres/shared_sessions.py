@@ -31,8 +31,8 @@ class SharedSessions:
     """The sessions of one lock in this process.
 
     One thread at a time waits at the server. The others queue behind it in the process, in order of arrival, each
-    within its own timeout. While threads wait, a session that is given back goes to the next of them, so that they need
-    not wait for a new connection. Without waiting threads, it is closed.
+    within its own timeout. A session that is given back goes to the next waiting thread, which then needs no new
+    connection. Without waiting threads, the session is closed.
 
     Args:
         queue: identifies the lock in this process. Lock objects with the same queue share their sessions.

@@ -33,7 +33,8 @@ class Ballot:
         calls: what each node runs, in one round trip.
         quorum: number of nodes that must say yes for the verdict to be yes.
         undo: calls that undo `calls` on a node that has not answered in time. They follow the request on the same
-            connection. If that connection is broken, they are sent as soon as the node can be reached.
+            connection, which is opened again if it is broken. If the first connection to the node is not open yet, they
+            are sent once it is.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Ballot:
         return {node: answer for node, answer in answered.items() if not isinstance(answer, Exception)}
 
     def verdict(self, call: int = 0) -> bool | None:
-        """Return True if a quorum said yes to the call, False if no quorum is possible, None while undecided."""
+        """Return True if a quorum said yes to the call, False if a quorum is impossible, None if neither is certain."""
         votes = list(self.votes(call).values())
         if votes.count(1) >= self._quorum:
             return True

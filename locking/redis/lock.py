@@ -47,7 +47,7 @@ class RedisLock(Lock):
     Waiting. If there are waiters, a release does not free the lock; it offers the lock to the waiter that has slept
     longest. The offer wakes this waiter and is its grant, so a newcomer cannot overtake a sleeping waiter. Waiters are
     served in the order in which they fall asleep: a waiter that was refused, but falls asleep only a round trip later,
-    can be overtaken. A waiter that is not woken asks again when the present grant expires, and once per TTL after that.
+    can be overtaken. If no release wakes a waiter, it asks again when the present grant expires, and then once per TTL.
     If the lock is free then, the server offers it to the waiter that has slept longest.
 
     Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the offer of a release goes to
@@ -75,9 +75,9 @@ class RedisLock(Lock):
     Args:
         client: any `redis.Redis`, including one from Sentinel, or a `RedisCluster`. Needs Redis 7 or Valkey 7.2.
         name: name of the lock, such as `stock:sku-42`. It must not contain braces.
-        ttl: seconds after which the lock is free again when its holder has died. Use several times the longest pause
-            that a holder should survive (garbage collection, network). The work may take longer, because leases are
-            renewed.
+        ttl: lifetime of a grant in seconds, unless it is extended. A lock whose holder has died is free after this
+            time. Use several times the longest pause that a holder should survive (garbage collection, network). The
+            work may take longer, because leases are renewed.
         wait_for_replicas: number of replicas that must have a grant before it counts (WAIT). A failover is then less
             likely to lose a grant, but still may: a replica without the grant may be promoted. Costs one more round
             trip per grant and per batch of renewals.

@@ -104,7 +104,7 @@ class RedlockNode(OwnConnections):
             connection.disconnect()
 
     def run_late(self, calls: Sequence[ScriptCall], seconds: float, opening: Future[None]) -> None:
-        """Run calls that undo a vote, as soon as the node can be reached after the vote.
+        """Run calls that undo a vote, once a connection to the node is open.
 
         Args:
             calls: what to run.

@@ -48,8 +48,8 @@ class Redlock(Lock):
     A grant is valid for `ttl` less the time that asking took, less the drift allowance of
     `ttl * drift_factor + drift_seconds`. Waiters are not woken; they ask again after a pause.
 
-    The lock has no fence (`lease.fence` is None), because N servers that do not know each other have no common counter.
-    Only `lease.check()` right before a write stops a holder that was paused beyond its lease. If a second holder does
+    The lock has no fence (`lease.fence` is None), because N independent servers have no common counter. Only
+    `lease.check()` right before a write stops a holder that was paused beyond its lease. If a second holder does
     damage, and the store cannot refuse it in another way, use a lock with a fence.
 
     It survives the crash of a holder; the loss of any minority of the nodes, whether they are gone, hang or answer with
@@ -58,9 +58,9 @@ class Redlock(Lock):
     It does not survive:
 
     - Too many nodes that lose the grant. A grant by k nodes survives the loss of k - quorum of them: of two nodes if
-      all five granted it, of none if only three did. A node loses a grant when it restarts without having synced it to
-      disk (`appendfsync always` syncs every write), or when it fails over to a replica that is behind. Keep such a node
-      out of service for the longest TTL in use. An extension does not restore a lost grant.
+      all five granted it, of none if only three did. A node loses a grant when it restarts before the grant is synced
+      to disk (`appendfsync always` syncs every write). It also loses a grant when it fails over to a replica that is
+      behind. Keep such a node out of service for the longest TTL in use. An extension does not restore a lost grant.
     - Clocks that are set forward on more than k - quorum nodes: servers expire keys by the time of day. The drift
       allowance covers clocks that run at different speeds, not clocks that jump.
     - A holder that works on without checking its lease.
@@ -71,7 +71,8 @@ class Redlock(Lock):
         clients: one client per node. The nodes must be independent of each other, without replicas and not a cluster;
             use an odd number, typically five. The clients' own timeouts and retries are not used.
         name: name of the lock, such as `stock:sku-42`.
-        ttl: seconds after which the lock is free again when its holder has died.
+        ttl: lifetime of a grant in seconds, unless it is extended. A lock whose holder has died is free after this
+            time.
         drift_factor: how much faster a server's clock may run than the holder's, as a fraction.
         drift_seconds: imprecision of the servers' expiry, in seconds.
         node_timeout: seconds that all nodes together have to answer; far less than `ttl`, far more than a round trip.
@@ -152,8 +153,8 @@ class Redlock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`. Also returns None when `retries` are used up.
 
-        An attempt that has begun is completed, even after `timeout`. If clients that ask at the same time split the
-        votes, nobody holds the lock, so even a non-blocking call tries again.
+        An attempt that has begun is completed, even after `timeout`. Clients that ask at the same time may split the
+        votes. Then no client holds the lock, so even a non-blocking call tries again.
 
         Raises:
             LockUnavailable: fewer nodes than a quorum answered. The call does not try again.
@@ -170,7 +171,7 @@ class Redlock(Lock):
             left = deadline - self._clock()
             if left <= 0 or (self._retries is not None and attempts > self._retries):
                 return None
-            # Leave time for one more attempt before the deadline, assuming that it takes as long as the last one.
+            # Leave time for one more attempt before the deadline. It probably takes as long as the last attempt.
             longest = max(0.0, left - took)
             self._pause(min(self._delay(took) * random.uniform(0.5, 1.5), longest))  # noqa: S311 - not a secret
             if self._clock() >= deadline:
@@ -325,7 +326,8 @@ class RedlockLease(Lease):
     def was_held(self, votes: dict[RedlockNode, Any], quorum: int) -> bool | None:
         """Return whether a quorum still had the lease when it was first released; None while that is undecided.
 
-        If a node that granted the lease answers no after an unanswered attempt, that attempt counts as its release.
+        A node may leave one attempt unanswered and then answer no. If it had granted the lease, the unanswered attempt
+        counts as its release.
 
         Args:
             votes: the answers of the nodes to one more attempt.

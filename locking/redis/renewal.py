@@ -105,7 +105,7 @@ class RenewalConnection:
         self._connection: Any = None
 
     def run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Any]:
-        """Run scripts in one round trip, plus one if the server has lost scripts, and one if replicas must confirm.
+        """Run scripts in one round trip. Lost scripts, and replicas that must confirm, cost another round trip each.
 
         Args:
             calls: what to run.
@@ -152,7 +152,7 @@ class RenewalConnection:
     def _wait(self, replicas: int, until: float) -> int:
         """Return how many replicas have received the renewals just sent.
 
-        The result is 0 if that is unknown, so that leases that need no replicas are still renewed.
+        The result is 0 if the number is unknown. Then leases without `wait_for_replicas` are still renewed.
         """
         timeout = round(max(until - time.monotonic(), SHORTEST_TIMEOUT) * 1000 / 2)
         try:

@@ -53,16 +53,17 @@ class ZooKeeperLock(Lock):
 
     The TTL of a lease is the session timeout that client and server have agreed on. A holder that dies leaves the queue
     after that time. A living holder may work longer, because its client keeps the session. Every third of the TTL, the
-    watchdog checks that the node of each lease exists. A lease whose node is not confirmed for a whole TTL is lost,
-    even if kazoo believes that the session is alive.
+    watchdog checks that the node of each lease exists. If the node of a lease is not confirmed for a whole TTL, the
+    lease is lost, even while kazoo reports the session as alive.
 
-    The fence is the creation id of the node (czxid), a counter of the whole ensemble, which grows as long as the
+    The fence is the creation id of the node (czxid). This is a counter of the whole ensemble, and grows as long as the
     ensemble keeps its data. Check the fence where you write. It covers a paused holder, and one more case: a server
     reports with a delay to the leader that a session is alive. If the server then loses the leader, its client may
     trust its lease for a moment after the leader has ended the session.
 
     A lock that is no longer used leaves its empty container, which the server removes within about a minute. If a queue
-    is never empty for that long, its sequence overflows after 2³¹ changes, and the order of its waiters is lost.
+    is never empty for a minute, its container stays. Its sequence then overflows after 2³¹ changes, and the order of
+    its waiters is lost.
 
     Args:
         client: a started client; any number of locks may share it. A path after its hosts (chroot) is a separate
@@ -221,7 +222,7 @@ class ZooKeeperLock(Lock):
         """
         path = f"{self._queue_path}/{before}"
         event = self._client.handler.event_object()
-        # A watch is reliable only on the connection that set it, so wake up when the client has another one.
+        # A watch is reliable only on the connection that set it, so wake up when the client has a new connection.
         connection = self._client._connection._socket
         with session.notifying(event, path):
             try:
