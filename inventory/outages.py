@@ -43,7 +43,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the server is away, and no caller may send it a request now."""
+        """Whether the server is away, and callers must not send requests to it now."""
         ask_at = self._ask_at
         return ask_at is not None and self._clock() < ask_at
 

@@ -8,7 +8,7 @@ from pathlib import Path
 INVENTORY = Path(__file__).parent.parent
 FOLDERS = (INVENTORY / "counters" / "lua", INVENTORY / "queue" / "lua")
 SHARED = "items_of"
-"""Name of the script whose text comes before that of every other script."""
+"""Name of the script with shared code. Its text is put before the text of every other script."""
 
 
 def script(name: str) -> str:

@@ -71,8 +71,9 @@ class Queue:
 
     Args:
         client: a redis-py client that returns text or bytes.
-        forgotten: seconds after which a wake-up that no worker has followed is sent again.
-        dead: seconds without a command after which a worker counts as dead, and others take over its entries.
+        forgotten: seconds after which a wake-up is sent again, if no worker has followed it.
+        dead: a worker counts as dead after this number of seconds without a command. Other workers take over its
+            entries.
     """
 
     def __init__(self, client: Redis, *, forgotten: float = 10.0, dead: float = 10.0) -> None:
@@ -307,7 +308,7 @@ class Queue:
         return found if found is not None and found.order is not None else None
 
     def free_key(self, order: OrderRequest, lost: UUID) -> bool:
-        """Free the idempotency key of an order that was sold but is missing in Postgres now, as after a restore.
+        """Free the idempotency key of a sold order that is missing in Postgres now, for example after a restore.
 
         Args:
             order: the new request with that key.

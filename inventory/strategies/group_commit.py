@@ -11,7 +11,7 @@ from inventory.requests import OrderRequest, Placement, Save, was_rolled_back
 from inventory.strategies.base import Strategy
 
 RETRY_LOCK_TIMEOUT = 0.1
-"""Seconds that an order may wait for a lock in Postgres when it is saved alone because its batch failed."""
+"""Lock timeout in seconds for an order that is saved alone, after its batch has failed."""
 
 
 class GroupCommit(Strategy):

@@ -65,7 +65,7 @@ class LuaQueue(Lua):
                 raise
 
     def _unreserved(self, sku: str, saved: Saved) -> int:
-        """Return the units on hand that no order has reserved, or more if orders are saved and ended meanwhile.
+        """Return the units on hand that no order has reserved. It is more if orders are saved and ended meanwhile.
 
         A saved order keeps its reservation until its worker ends the reservation. The units of such an order are no
         longer on hand, so they are not subtracted a second time.
@@ -87,8 +87,8 @@ class LuaQueue(Lua):
 
         Args:
             reject: saves the queued orders that get no units as rejected.
-            shift: seconds after which the worker asks for another worker and returns, even if orders are still queued,
-                so that other tasks get their turn.
+            shift: seconds after which the worker returns even if orders are still queued, so that other tasks get their
+                turn. It asks for another worker first.
 
         Returns:
             The number of entries taken off the queue.

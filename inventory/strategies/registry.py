@@ -188,8 +188,8 @@ def unload(skus: Sequence[str], sellers: Collection[str] = COPYING) -> None:
     """Remove the copies of the stock of skus that are no longer on sale.
 
     Args:
-        sellers: names of the strategies that have sold the skus. Only their copies are removed, so that a sale that
-            needs only Postgres can begin and end while Redis is away. Reconciliation removes other copies.
+        sellers: names of the strategies that have sold the skus. Only their copies are removed. So a sale that needs
+            only Postgres can begin and end while Redis is away. Reconciliation removes other copies.
     """
     for name in COPYING:
         if name in sellers:

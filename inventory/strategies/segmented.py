@@ -172,8 +172,8 @@ class Segmented(Strategy):
 def round_robin() -> Callable[[str, int], int]:
     """Return a `start` for `Segmented` that takes the segments of each sku in turn.
 
-    It counts per sku. With one count for all skus, and as many skus in each order as there are segments, each sku would
-    start at the same segment in every order.
+    It counts per sku. With one count for all skus, orders with N skus and a stock in N segments would not take turns:
+    each sku would start at the same segment in every order.
     """
     turns: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
     return lambda sku, segments: next(turns[sku]) % segments
