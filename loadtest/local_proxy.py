@@ -16,7 +16,7 @@ from servers import Child, ServerError
 class LocalProxy:
     """nginx as a child process. As a context manager, it starts and stops the process.
 
-    The configuration is used as it is, except that its addresses, ports and paths are replaced by local ones.
+    The configuration is used unchanged, except for its addresses, ports and paths, which become local ones.
 
     Args:
         folder: folder for nginx's configuration, caches and log. It replaces `/tmp/` in the configuration.

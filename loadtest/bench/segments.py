@@ -107,8 +107,8 @@ def measure_rounds(
         show: shows the progress.
 
     Returns:
-        A row for each number of segments: `work` has the figures for each amount of work, and `held_all` is the number
-        of orders that held the locks of all segments while the small stock was sold out.
+        A row for each number of segments: `work` has the figures for each amount of work. `held_all` is the number of
+        orders that held the locks of all segments while the small stock was sold.
 
     Raises:
         RuntimeError: orders were lost.

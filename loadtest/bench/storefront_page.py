@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium")
 PHONE = {"width": 390, "height": 844}
 ROUNDS = 3
 SETTLED = 500
-"""Milliseconds after loading, after which no larger content is expected."""
+"""Milliseconds to wait for larger content after the page is loaded."""
 IMPORTED = re.compile(r'^import .*? from "([^"]+)";', re.MULTILINE)
 PAINTED = 'performance.getEntriesByName("first-contentful-paint").map((entry) => entry.startTime)'
 LARGEST = """() => {

@@ -36,9 +36,9 @@ from shop.waiting import room
 
 STRATEGY = "guarded-update"
 TIMES = 3
-"""Buyers who arrive per second, as a multiple of the orders per second that the shop can take."""
+"""Buyers who arrive per second, as a multiple of the shop's capacity in orders per second."""
 SHARE = 0.6
-"""Buyers whom the waiting room admits per second, as a share of the orders per second that the shop can take."""
+"""Buyers admitted by the waiting room per second, as a share of the shop's capacity in orders per second."""
 MOST_BUSY = 0.01
 """Goal: maximum share of order requests that are answered 429 or 503, with a waiting room."""
 MOST_OF_P99 = 0.5
