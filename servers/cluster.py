@@ -40,7 +40,7 @@ AnyMember = TypeVar("AnyMember", bound=Member)
 
 
 class Cluster(Generic[AnyMember]):
-    """Servers that elect a leader, and that confirm a write once a majority of them has it on disk.
+    """Servers that elect a leader. They confirm a write once a majority of them has it on disk.
 
     Args:
         members: the servers.

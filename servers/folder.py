@@ -31,9 +31,9 @@ FILES = (
     *("etcd-[123].log", "zookeeper-[123].log", "etcd.ports", "zookeeper.ports"),
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
-# The user and group id of the servers if this process runs as root, because Postgres refuses to run as root. No account
-# has the id 61000, and systemd does not use ids of its range, so no other program can read the servers' data. With the
-# shared account `nobody`, any other program of `nobody` could read them.
+# The user and group id of the servers if this process runs as root. Postgres refuses to run as root. No account has the
+# id 61000, and systemd does not use ids of its range, so no other program can read the servers' data. With the shared
+# account `nobody`, any other program of `nobody` could read them.
 SERVERS_USER = 61_000
 
 
