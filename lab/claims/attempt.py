@@ -30,7 +30,7 @@ PAUSES = (0.0, 0.0002, 0.001, 0.005)
 LOOKS = 5
 """Number of checks by each waiting client before time may pass. As many must fail before the run counts as stuck."""
 STUCK_AFTER = 0.2
-"""Seconds without progress after which a run without a fault counts as stuck, if all clients wait."""
+"""A run without a fault counts as stuck after this number of seconds without progress, if all clients wait."""
 LIMIT = 30.0
 """Maximum duration of an attempt in seconds."""
 

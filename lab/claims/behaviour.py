@@ -12,8 +12,8 @@ do not change the behaviour:
 - migrations: the models describe the same tables, and a test compares the two.
 
 A method counts if its class is reached and an attribute with its name is used somewhere. It does not count if all
-reached classes override it. If a class extends a class from outside the project, which may call any method, all of its
-methods and those of its bases count. If the keys of a table or set are slugs of rungs, only the row of the rung in
+reached classes override it. A class from outside the project may call any method of its subclasses. So all methods of
+such a subclass and of its bases count. If the keys of a table or set are slugs of rungs, only the row of the rung in
 question counts.
 """
 
@@ -36,8 +36,8 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     Args:
         roots: functions and classes of the project or of other packages, or names as `module:name`.
         slug: the rung in question.
-        slugs: the slugs of all rungs. Of a dict that has slugs as keys, only the entry of `slug` is hashed, so that
-            another rung's entry may change.
+        slugs: the slugs of all rungs. If a dict has slugs as keys, only the entry of `slug` is hashed. Then entries of
+            other rungs may change.
     """
     digest = hashlib.sha256()
     for text in sorted(reach(roots, slug=slug, slugs=slugs).values()):

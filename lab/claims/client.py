@@ -20,7 +20,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 
 LATE = 0.02
-"""Maximum delay, in seconds, of a client after a fault before its step, and of a helper before it starts."""
+"""Maximum delay in seconds: of a client's step after a fault, and of a helper's start."""
 POLL = 0.001
 """Seconds between two checks whether a client's wait is over."""
 
@@ -180,7 +180,7 @@ class Client:
 
 @contextmanager
 def as_no_actor() -> Iterator[None]:
-    """Inside the `with` block, let requests of the calling thread not count as steps, as if it ran no actor."""
+    """Inside the `with` block, requests of the calling thread are not steps, as if it ran no actor."""
     before = current_actor()
     become(None)
     try:

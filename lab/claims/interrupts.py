@@ -15,8 +15,8 @@ REPEAT_DELAY = 0.01
 def insist(number: signal.Signals, error: type[BaseException]) -> None:
     """For the rest of this process, ensure that the exception of a signal's handler is not lost.
 
-    Python only prints an exception that is raised in `__del__` or in the callback of a weak reference. In that case,
-    this function's hook raises the signal again, until it interrupts other code or the process ends.
+    Python only prints an exception that is raised in `__del__` or in the callback of a weak reference. In that case, a
+    hook of this function raises the signal again, until the exception interrupts other code or the process ends.
 
     Call this in the main thread. It uses SIGALRM.
 

@@ -60,7 +60,7 @@ def store(witness: Witness) -> Path:
 
 
 def trace(slug: str) -> Trace | None:
-    """Return the stored trace of a rung that needs servers of its own, so that its page cannot replay it."""
+    """Return the stored trace of a rung that needs its own servers. The page of such a rung cannot replay it."""
 
     def parse(stored: Any) -> Trace:
         values = {name: value for name, value in stored.items() if name not in ("ended", "reached")}

@@ -66,7 +66,7 @@ class Environment(Protocol):
 
 
 class Experiment(Protocol):
-    """Clients that use a lock or a way of selling, the faults that may hit them, and the check of the invariants.
+    """Clients of a lock or a way of selling, faults that may hit them, and the check of the invariants.
 
     Attributes:
         name: slug of the lock or way of selling, for messages.

@@ -264,7 +264,7 @@ class Scheduler:
         if fault == "crash":
             # A crash ends a process. A thread that waits for another thread of its process cannot crash alone.
             return not self.environment.waits_for_a_thread(actor)
-        # A pause may hit a holder whose watchdog is about to renew, because it also pauses that watchdog.
+        # A pause may hit a holder whose watchdog is about to renew: the pause stops that watchdog, too.
         renewing = {thread.works_for for thread in self.actors.renewing()}
         blocking = renewing - {actor.name} if fault == "pause" else renewing
         return self.experiment.offers(fault, actor.name) and not blocking

@@ -40,7 +40,7 @@ CRASHED = "crashed"
 
 
 class Crash(BaseException):
-    """Raised in the thread of an actor that has crashed, so that it takes neither its pending step nor a later one."""
+    """Raised in the thread of a crashed actor. The actor then takes neither its pending step nor a later step."""
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ class Sandbox:
     """One Redis database and one Postgres database. It implements `lab.explorer.experiment.Environment`.
 
     Args:
-        redis_url: the Redis database. It is emptied before each schedule and at the end, but never if it holds data
-            that is not the lab's.
+        redis_url: the Redis database. It is emptied before each schedule and at the end. It is never emptied if it has
+            data that is not the lab's.
         database: Django's settings of the Postgres database. `ENGINE` is ignored.
 
     Attributes:

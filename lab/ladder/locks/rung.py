@@ -78,7 +78,7 @@ class Rung:
 
 
 class FaultRung(Rung):
-    """A claim that a sound lock breaks when one fault happens, which `broken_by` names.
+    """A claim that one fault breaks a sound lock. `broken_by` names the fault.
 
     Attributes:
         lock: the lock, which is sound and may be used in production.
@@ -93,7 +93,7 @@ class LockRung(Rung, Lock):
     Args:
         client: a client that returns bytes, as redis-py's does by default. The counter is on the same server.
         name: name of the lock.
-        ttl: seconds after which a grant expires, if the lock of this rung expires at all.
+        ttl: lifetime of a grant in seconds. Some rungs do not expire.
         on_lost: called once, with the lease, when the holder notices that its lease has expired.
         sleep: function that sleeps for a number of seconds.
         clock: function that returns monotonic seconds.

@@ -38,8 +38,8 @@ class ChoiceRow:
         strategy: name of the measured strategy; empty if none.
         measured_lock: name of the measured lock; empty if none.
         without: how many of how many servers it may lose, such as `1 of 3`; empty if none.
-        minority: address of documentation that says that it survives the loss of a minority of its servers, which is
-            not tested here; empty if none.
+        minority: address of a document by which it survives the loss of a minority of its servers. Not tested here;
+            empty if none.
         guarded: whether the statement or script that takes the stock also checks it, so that no fence is needed.
         source: address of the documentation of a lock of another project, which its cells quote.
     """

@@ -139,7 +139,7 @@ def _equal(polled: Sequence[HandOverRow], told: Sequence[HandOverRow]) -> Iterat
 
 
 def _floor(polled: Sequence[HandOverRow]) -> Iterator[str]:
-    """Yield a sentence that names the delay below which the hand-over hardly gets faster, if the figures show one."""
+    """Yield a sentence about the delay below which the hand-over hardly gets faster, if there is such a delay."""
     shortest = polled[0]
     floor = shortest
     for row in polled[1:]:

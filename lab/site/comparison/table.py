@@ -1,4 +1,4 @@
-"""A table of the comparison, sorted as the address says, with a bar chart of the column by which it is sorted."""
+"""A table of the comparison, sorted by a query parameter, with a bar chart of the column by which it is sorted."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _sorted_rows(rows: Sequence[Measurement], order: SortOrder) -> list[Measurem
 
 
 def _address(part: Part, field: str, orders: Mapping[Part, SortOrder], *, descending_first: bool) -> str:
-    """Return the address that sorts a part by a field, or that reverses its order if it is sorted by that field now."""
+    """Return the address that sorts a part by a field. If the part is sorted by this field now, reverse the order."""
     now = orders[part]
     wanted = {**orders, part: SortOrder(field, not now.descending if field == now.field else descending_first)}
     query = "&".join(f"{each}={'-' if wanted[each].descending else ''}{wanted[each].field}" for each in TABLES)

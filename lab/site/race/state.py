@@ -17,7 +17,7 @@ RACER_SECONDS = 30
 KEEP_SECONDS = 3600
 """Seconds for which the state of a race is stored."""
 DEAD_SECONDS = 15.0
-"""Seconds without a sign of life after which the process that runs a race counts as dead."""
+"""The process that runs a race counts as dead after this number of seconds without a sign of life."""
 
 
 @dataclass
