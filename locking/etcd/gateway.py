@@ -97,7 +97,8 @@ class EtcdGateway:
         finally:
             if connection.sock is not None:
                 with suppress(OSError):
-                    connection.sock.shutdown(socket.SHUT_RDWR)  # ends the stream even if a forked child has a copy
+                    # ends the stream even if a forked child has a copy of the socket
+                    connection.sock.shutdown(socket.SHUT_RDWR)
             connection.close()
 
     def _post(self, path: str, data: str, seconds: float) -> requests.Response:

@@ -180,7 +180,7 @@ class PostgresSession:
         A server sends nothing to an idle session. If there is anything to read, the session has ended. If a network
         drops packets silently, only the TCP keepalives notice it.
         """
-        with self._mutex:  # otherwise another thread could close the socket, and another file get its number
+        with self._mutex:  # without it, another thread could close the socket, and a new file could get its number
             self._closed = self._closed or bool(_ready(self._pgconn.socket, 0.0))
             return self._closed
 

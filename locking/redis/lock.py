@@ -308,7 +308,8 @@ class RedisLock(Lock):
 
 
 FairRedisLock = RedisLock
-"""Alias for readers who look for a fair lock. Every `RedisLock` is fair: a release hands over to the next in order."""
+"""Alias for readers who look for a fair lock. Every `RedisLock` is fair: a release hands the lock to the next waiter in
+order."""
 
 
 class Refusal(NamedTuple):

@@ -16,7 +16,7 @@ from locking import LockUnavailable, registry
 from locking.registry import HeldLock
 
 MOST = 100
-"""Maximum number of locks on the page. Those with the most waiters come first."""
+"""Maximum number of locks on the page. Locks with the most waiters come first."""
 
 PERMISSION = "inventory.view_stockitem"
 """Permission to see the page. A lock is not a model, so it has no permission of its own."""
