@@ -114,7 +114,7 @@ class Failures:
 def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
     """Correct sums of reserved units that differ from the reservations.
 
-    They differ if Redis has lost one of the two keys.
+    They differ if Redis has lost the key of the sums or the key of the reservations.
     """
     for sku, before, after in counters.recount():
         yield Repair(f"{before} units counted as reserved, but reservations add up to {after}", sku, 0)
