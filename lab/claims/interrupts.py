@@ -31,7 +31,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
             if unraisable.exc_type is not error:
                 report(unraisable)
                 return
-        except error:  # the signal came while this hook ran, where its exception would also be lost
+        except error:  # the signal came while this hook ran: here its exception would be lost, too
             pass
         # Use a timer, not a thread: `__del__` may run while this thread holds a lock that a new thread needs to start.
         signal.setitimer(signal.ITIMER_REAL, REPEAT_DELAY)

@@ -30,7 +30,7 @@ STOP_SECONDS = 15.0
 
 
 class BenchmarkFailed(RuntimeError):
-    """A benchmark has ended with an error: it was killed, or a unit was sold twice."""
+    """A benchmark has ended with an error. For example, it was killed, or a unit was sold twice."""
 
 
 def measure(part: str, *, short: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from lab.workloads.registry import WITH_A_STANDBY, new_experiment
 QUICK = 0.005
 """Seconds. A sound rung whose attempts take no longer is tried `MANY` times."""
 MANY, FEW = 10_000, 500
-"""Number of attempts: for quick sound rungs, and for all others."""
+"""Number of attempts: `MANY` for quick sound rungs, `FEW` for all other rungs."""
 WITH_STANDBY = 150
 """Number of attempts with a standby of Postgres. An attempt takes seconds: it kills a server and starts it again."""
 WARM_UP = 20
@@ -33,8 +33,8 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
     """Run a rung many times without a scheduler.
 
     Args:
-        tries: number of attempts. None for as many as its claim needs; a flawed rung then runs at least until it
-            breaks, unless it has a standby.
+        tries: number of attempts. None for as many as the rung's claim needs. A flawed rung without a standby then gets
+            more attempts until it breaks, at most `MANY`.
 
     Returns:
         The rung's line of `manage.py ladder --stress --json`.
@@ -45,7 +45,7 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
 
 
 def stress_entry(entry: LadderEntry, sandbox: Sandbox, tries: int | None) -> dict[str, Any]:
-    """See `stress`. This function uses no table of all rungs, so the hash of its behaviour depends on one rung only."""
+    """Do the work of `stress`. It uses no table of all rungs, so the hash of its behaviour depends on one rung only."""
     began = time.monotonic()
     experiment = new_experiment(entry, sandbox)
     broken, done, why, steps = 0, 0, "", 1

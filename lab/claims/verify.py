@@ -1,4 +1,4 @@
-"""Check the claim of a rung (a lock or a way of selling): replay the witness of a flawed one, search a sound one."""
+"""Check the claim of a rung (a lock or a way of selling): replay a flawed rung's witness, or search a sound rung."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def search(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> dic
     """Search again for the witness of a flawed rung, and store it. A sound rung is only checked.
 
     Returns:
-        The line of `check`.
+        The result line, as from `check`.
     """
     entry = LADDER[slug]
     if entry.claim == "flawed":
@@ -85,7 +85,7 @@ def remeasure(slug: str, sandbox: Sandbox, progress: Progress = no_progress) -> 
     """Check a rung. If its page cannot replay it, also store the trace that the page shows.
 
     Returns:
-        The line of `check`.
+        The result line, as from `check`.
     """
     if not can_play(LADDER[slug]):
         schedule = witness.schedule if (witness := load(slug)) else ()
@@ -102,7 +102,7 @@ def deep(
         schedules: maximum number of schedules of each search.
 
     Returns:
-        The line of `check`. Its `deep` lists these searches.
+        The result line, as from `check`. Its `deep` lists these searches.
     """
     entry, searches = LADDER[slug], []
     for clients, bounds in DEEP:

@@ -22,7 +22,7 @@ class Watchdog(Protocol):
     """Renews the leases of one actor, at moments that the schedule chooses."""
 
     def tick(self) -> float:
-        """Renew the leases that are due."""
+        """Renew the leases that are due. Return the seconds until the next lease is due."""
         ...
 
 
@@ -98,7 +98,7 @@ class Experiment(Protocol):
         ...
 
     def end(self) -> None:
-        """Undo what `begin` did. Safe to call more than once."""
+        """Undo the changes of `begin`. Safe to call more than once."""
         ...
 
     def offers(self, fault: Fault, actor: str = "") -> bool:

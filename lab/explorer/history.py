@@ -53,17 +53,17 @@ class History:
 class ChainHistory(History):
     """A history that tolerates one overlap of two holders. Only a further overlap that follows from it is a violation.
 
-    A client that enters beside a holder is tolerated. A third client that enters beside the second breaks the
-    invariant.
+    A client that enters while another client holds the lock is tolerated. If a third client enters while the second one
+    is inside, the invariant is broken.
     """
 
     def clear(self) -> None:
-        """See `History.clear`."""
+        """Clear the history for the next run."""
         super().clear()
         self._beside: set[str] = set()
 
     def enter(self, name: str) -> None:
-        """See `History.enter`."""
+        """Record that a client was granted the lock. Only a second overlap in a row breaks the invariant."""
         self.exclusive = not self._beside.isdisjoint(self.inside)
         if self.inside:
             self._beside.add(name)

@@ -9,7 +9,7 @@ from lab.explorer.terms import Invariant, PendingStep
 from lab.explorer.trace import Choice, Step
 
 STOP = "stop"
-"""A chooser returns this to end a run early. The run then lists the choices that were possible."""
+"""Value that a chooser returns to end a run early. The run then lists the choices that were possible."""
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 Invariant = Literal["conserved", "one holder", "progress", "no false refusal", "once"]
 Violation = tuple[Invariant, str]
-"""The invariant that was broken, and how, in one sentence."""
+"""A broken invariant, and a sentence that says how it was broken."""
 
 Fault = Literal["late release", "tick", "expiry", "pause", "crash", "restart", "failover", "clock jump"]
 FAULTS_OF_AN_ACTOR: tuple[Fault, ...] = ("tick", "pause", "crash")
@@ -31,7 +31,7 @@ Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
 """The server or other place in which a step takes place."""
 
 EVERYTHING = "*"
-"""Stands for all names. A step that touches it cannot change places with any other step."""
+"""Name that stands for all names. A step that touches it commutes with no other step."""
 POSTGRES = "postgres"
 """One name for all data in Postgres, so that two statements never count as independent."""
 

@@ -76,11 +76,11 @@ class ClockJumpFaults(LeaseFaults):
     """Faults of leases, and one more: the clock of the lock server is set forward, so that all its TTLs end at once."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
-        """See `LeaseFaults.offers`."""
+        """Return whether a fault can happen now. See `LeaseFaults.offers`."""
         return super().offers("expiry" if fault == "clock jump" else fault, actor)
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """See `LeaseFaults.inject`."""
+        """Make a fault happen. See `LeaseFaults.inject`."""
         if fault == "clock jump":
             self.history.faults += 1
             self.sandbox.pass_time(LEAP)
@@ -93,7 +93,7 @@ class LockServerFaults(LeaseFaults):
     """Faults of locks on ZooKeeper and etcd. Their leases are not stored in Redis."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
-        """See `LeaseFaults.offers`."""
+        """Return whether a fault can happen now. See `LeaseFaults.offers`."""
         if fault == "late release":
             return not self.history.inside
         return bool(self.history.inside) if fault == "expiry" else super().offers(fault, actor)

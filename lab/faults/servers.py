@@ -23,13 +23,13 @@ class ClusterFaults(LeaseFaults):
         self.cluster = cluster
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
-        """See `LeaseFaults.offers`."""
+        """Return whether a fault can happen now. See `LeaseFaults.offers`."""
         if fault in OF_A_SERVER:
             return not self.history.server_faults
         return super().offers(fault, actor)
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """See `LeaseFaults.inject`."""
+        """Make a fault happen. See `LeaseFaults.inject`."""
         if fault in OF_A_SERVER:
             self.history.faults += 1
             self.history.server_faults += 1
@@ -50,11 +50,11 @@ class RestartFaults(LeaseFaults):
     """Faults of leases, and restarts of the sandbox's Redis. A restart loses all writes since the last snapshot."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
-        """See `LeaseFaults.offers`."""
+        """Return whether a fault can happen now. See `LeaseFaults.offers`."""
         return fault == "restart" or super().offers(fault, actor)
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """See `LeaseFaults.inject`."""
+        """Make a fault happen. See `LeaseFaults.inject`."""
         if fault == "restart":
             self.history.faults += 1
             self.sandbox.restart()

@@ -139,7 +139,10 @@ def _is_made(connection: psycopg.Connection[Any], name: str) -> bool:
 
 
 def _comment() -> str:
-    """Return the comment for a database with the current migrations. A database with another one is created again."""
+    """Return the comment for a database with the current migrations.
+
+    A database with another comment is created again.
+    """
     return MADE + ", ".join(f"{app}.{name}" for app, name in sorted(MigrationLoader(None).graph.leaf_nodes()))
 
 

@@ -112,7 +112,7 @@ def _before_the_statement(execute: Callable[..., Any], sql: str, *rest: Any) -> 
 
 
 class Notification(ABC):
-    """Something that an actor can listen to, other than a connection to Redis."""
+    """A source of events that an actor can wait for, other than a connection to Redis."""
 
     @abstractmethod
     def arrived(self) -> bool:
@@ -157,7 +157,7 @@ class StoppingSession(Notification, PostgresSession):
         return False
 
     def arrived(self) -> bool:
-        """See `Notification.arrived`."""
+        """Ask the server whether a notification has arrived."""
         # Postgres delivers notifications before it answers the next statement, so send a statement.
         super().ask("SELECT")
         self._notified_before = self._notified() or self._notified_before

@@ -19,7 +19,7 @@ class SteppingThreadLock(ThreadLock):
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        """See `Lock.hold`."""
+        """Hold the lock as described in `Lock.hold`, with acquire and release as steps."""
         with _as_steps(super().hold(timeout), "the lock in its memory") as lease:
             yield lease
 
@@ -29,7 +29,7 @@ class SteppingProcessLock(ProcessLock):
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        """See `Lock.hold`."""
+        """Hold the lock as described in `Lock.hold`, with acquire and release as steps."""
         with _as_steps(super().hold(timeout), "the lock on its file") as lease:
             yield lease
 

@@ -39,7 +39,7 @@ RESPONSE_TIMEOUT = 10.0
 
 
 class Resource(Protocol):
-    """Something that is closed with the sandbox."""
+    """An object that is closed together with the sandbox."""
 
     def close(self) -> None: ...
 

@@ -111,7 +111,7 @@ class StandbySandbox(Sandbox):
         return pair
 
     def empty(self) -> None:
-        """See `Sandbox.empty`. Also take over the clock of the outer sandbox, which may be a new one."""
+        """Empty the outer sandbox's Redis database. Also use the outer sandbox's clock, which may be a new clock."""
         self._outer.empty()
         self.clock = self._outer.clock
 
@@ -135,14 +135,20 @@ class StandbySandbox(Sandbox):
         self._disconnect("stage")
 
     def is_blocked(self, actor: Actor) -> bool:
-        """See `Sandbox.is_blocked`. While the standby is behind, a commit that waits for it also counts as blocked."""
+        """Return whether an actor waits for another actor.
+
+        A commit that waits for a standby that is behind counts, too.
+        """
         if super().is_blocked(actor):
             return True
         pids = backends_of(self._connections.get(actor.name), actor) if self.pair.behind else []
         return bool(pids and self.observer.execute(WAITS_FOR_STANDBY, [pids]).rowcount)
 
     def disconnect(self, actor: Actor) -> None:
-        """See `Sandbox.disconnect`. If the crashed actor is the standby, it receives the writes that it has missed."""
+        """Drop the connections of a crashed actor.
+
+        If it is the standby, let it receive the writes that it has missed.
+        """
         super().disconnect(actor)
         if actor.name == STANDBY:
             self.pair.catch_up()

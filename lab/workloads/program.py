@@ -74,11 +74,11 @@ class Worker:
         return self._now
 
     def stop(self, pending: PendingStep, at: tuple[str, int] | None = None) -> None:
-        """See `Actor.stop`."""
+        """Report the next step, and wait until the worker may take it."""
         self._ask("stops", pending, at or current_line())
 
     def sleep(self, seconds: float) -> None:
-        """See `Actor.sleep`."""
+        """Sleep for at least this many seconds on the schedule's clock."""
         self._ask("sleeps", seconds, current_line())
 
     @contextmanager

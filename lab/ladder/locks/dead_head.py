@@ -42,7 +42,7 @@ class DeadHead(LockRung):
     capabilities = replace(WITH_A_TTL, fair=True)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Acquire the lock as described in `Lock.acquire`."""
         deadline = self._clock() + wait_timeout(blocking, timeout)
         owner = self.owner()
         lease = self._poll(owner, deadline)

@@ -54,7 +54,7 @@ class InsertWithoutOwnerAndExpiry(Rung, Lock):
         self._sleep = sleep
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Acquire the lock as described in `Lock.acquire`."""
         deadline = self._clock() + wait_timeout(blocking, timeout)
         while not self._ask(INSERT):
             left = deadline - self._clock()

@@ -39,7 +39,7 @@ class LostWakeUp(LockRung):
     capabilities = WITH_A_TTL
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Acquire the lock as described in `Lock.acquire`."""
         deadline = self._clock() + wait_timeout(blocking, timeout)
         lease = super().acquire(blocking=False)
         while lease is None and self._published(deadline):

@@ -67,7 +67,7 @@ class RedissonWatchdog(RenewedRung):
         return f"{self._thread.name}-{os.getpid()}"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Acquire the lock as described in `Lock.acquire`."""
         deadline, owner = self._clock() + wait_timeout(blocking, timeout), self.owner()
         answer = self._ask(owner)
         if isinstance(answer, Lease) or self._clock() >= deadline:

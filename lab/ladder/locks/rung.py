@@ -153,7 +153,7 @@ class LockRung(Rung, Lock):
         return True
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """See `Lock.acquire`."""
+        """Acquire the lock as described in `Lock.acquire`."""
         return self._poll(self.owner(), self._clock() + wait_timeout(blocking, timeout))
 
     def _poll(self, owner: str, deadline: float) -> Lease | None:
@@ -202,7 +202,7 @@ class RenewedRung(LockRung):
         """Extend the lock by its TTL. Return whether the lock still belonged to the owner."""
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """See `Renewer.renew`. The time limit is that of the client, not `seconds`."""
+        """Extend each lease. See `Renewer.renew`. The time limit is the client's own, not `seconds`."""
         return [self._answer(lease.token) for lease in leases]
 
     def _answer(self, owner: str) -> bool | None:

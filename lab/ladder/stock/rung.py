@@ -44,7 +44,7 @@ class StockRung(Rung, Strategy):
         self.name = self.slug
 
     def place(self, order: OrderRequest, save: Save, saved: Saved = none_saved) -> Placement:
-        """See `Strategy.place`."""
+        """Take the stock and save the order. See `Strategy.place`."""
         try:
             return super().place(order, save, saved)
         except LockTimeout as error:

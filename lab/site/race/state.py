@@ -26,9 +26,9 @@ class Racer:
 
     Attributes:
         name: slug of a flawed way of selling, or name of a strategy.
-        wanted: orders that will be tried; 0 until its burst begins.
-        answered: customers who were told that they have bought.
-        refused: customers who were told that it is sold out.
+        wanted: number of orders that the burst will try; 0 until the burst begins.
+        answered: number of customers who were told that they have bought.
+        refused: number of customers who were told "sold out".
         busy: how often a customer was told to try again.
         p50_ms: median wait in milliseconds of the customers who were answered last; 0 before the first answer.
         p99_ms: the 99th percentile of these waits.
