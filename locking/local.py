@@ -72,7 +72,7 @@ class LocalLease(Lease):
 
 
 class ThreadLock(Lock):
-    """Lock between the threads of one process, first come, first served.
+    """Lock between the threads of one process, which get the lock in order of arrival.
 
     Locks with the same name are the same lock. A name uses memory only while it is held. A release hands the lock to
     the thread that has waited longest, so a newcomer cannot overtake it. A forked child starts with all names free,
@@ -189,7 +189,7 @@ def has_queue(name: Hashable) -> bool:
 
 
 class ProcessLock(Lock):
-    """Lock between the processes of one machine, and between the threads of each, by `flock` on a file.
+    """Lock between the processes of one machine, and between the threads of each process, by `flock` on a file.
 
     The kernel frees the lock when its holder dies for any reason. A forked child never holds the locks of its parent,
     even after the parent has ended. (Exception: a C library may fork a process without running Python's fork hooks.

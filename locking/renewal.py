@@ -154,7 +154,7 @@ class Watchdog:
         )
 
     def _held(self, watched: list[_Watched]) -> list[tuple[Lease, _Watched]]:
-        """Return the leases that are still held. Drop the collected and released ones, and report the lost ones."""
+        """Return the leases that are still held. Drop collected and released leases, and report lost leases."""
         held = []
         for entry in watched:
             lease = entry.lease()
@@ -240,6 +240,6 @@ class Watchdog:
 
 
 watchdog = Watchdog()
-"""The watchdog of this process. A forked child starts with an empty one."""
+"""The watchdog of this process. A forked child starts with an empty watchdog."""
 
 os.register_at_fork(after_in_child=watchdog.reset)

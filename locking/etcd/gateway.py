@@ -85,7 +85,7 @@ class EtcdGateway:
         # Use the settings of any other request, but no proxy: a proxy may hold back an answer that arrives in parts.
         settings = session.merge_environment_settings(self._url("watch"), {}, None, None, None)
         pool = adapter.get_connection_with_tls_context(request, verify=settings["verify"], cert=settings["cert"])
-        # Use a connection outside of the pool: pooled ones read through a buffer, which fails after a timeout.
+        # Use a connection outside of the pool: pooled connections read through a buffer, which fails after a timeout.
         connection: Any = pool._new_conn()
         connection.timeout = seconds
         try:

@@ -56,7 +56,7 @@ def refused(lock: str, result: abc.PGresult) -> StatementRefused:
 
 def end_reason_in(result: abc.PGresult) -> list[tuple[str, str]]:
     """Return the SQLSTATE and message with which a result ends the session; an empty list if it does not end it."""
-    # A pooler may omit the untranslated severity. Then use the translated one.
+    # A pooler may omit the untranslated severity. Then use the translated severity.
     severity = result.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) or result.error_field(DiagnosticField.SEVERITY)
     return [_error_in(result)] if severity in {b"FATAL", b"PANIC"} else []
 

@@ -238,7 +238,7 @@ class PostgresSession:
             state = PollingStatus(poll())
 
     def _failed(self, what: str, error: Exception) -> LockUnavailable:
-        """Close the session. Return the exception to raise, with the server's reason if it gave one."""
+        """Close the session. Return the exception to raise, with the server's reason if there is one."""
         self.close()
         advice = "Try again. If that does not help, check that the server is running."
         if self._end_reasons:
@@ -261,7 +261,7 @@ class PostgresSession:
                 try:
                     self._pgconn.consume_input()
                 except psycopg.OperationalError:
-                    # The last result contains the reason why the server ended the session, if it sent one.
+                    # If the server gave a reason for the end of the session, the last result contains it.
                     if not self._pgconn.is_busy() and (last := self._pgconn.get_result()) is not None:
                         self._end_reasons += end_reason_in(last)
                     raise
@@ -274,7 +274,7 @@ class PostgresSession:
             results.append(result)
 
     def _notified(self) -> bool:
-        """Consume the notifications that have arrived, and return whether there was one."""
+        """Consume the notifications that have arrived, and return whether there was any."""
         notified = False
         while self._pgconn.notifies() is not None:
             notified = True

@@ -56,7 +56,7 @@ class SharedSessions:
             Whether the turn came in time.
 
         Raises:
-            LockUnavailable: while this thread queued, another one has found that the server does not answer.
+            LockUnavailable: while this thread queued, another thread has found that the server does not answer.
         """
         joined = time.monotonic()
         try:
@@ -90,7 +90,7 @@ class SharedSessions:
         self.give_back(session)
 
     def take(self, wait_seconds: float = 0.0, idle_timeout: float = math.inf) -> PostgresSession:
-        """Return a spare session, or a new one. The arguments are those of `PostgresSession`.
+        """Return a spare session, or a new session. The arguments are those of `PostgresSession`.
 
         Raises:
             LockUnavailable: the server could not be reached, or is a standby.
@@ -102,7 +102,7 @@ class SharedSessions:
                         session.set_limits(wait_seconds, idle_timeout)
                         return session
                 except LockUnavailable:
-                    pass  # The session has ended. If the server is gone, opening a new one raises.
+                    pass  # The session has ended. If the server is gone, opening a new session raises.
                 except BaseException:
                     session.close()
                     raise

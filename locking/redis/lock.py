@@ -177,7 +177,8 @@ class RedisLock(Lock):
             except LockUnavailable:
                 self._give_up(token)
                 raise
-        # The key expires after its last millisecond, so add one. A key without an expiry was not set by a lock.
+        # The key expires after its last millisecond, so add one millisecond. A key without an expiry was not set by a
+        # lock.
         return Refusal(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
     def _wait(self, token: str, deadline: float, refused: Refusal | None) -> Lease | None:

@@ -48,7 +48,7 @@ class OwnConnections:
         while self._idle:
             try:
                 connection = self._idle.pop()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # another thread took the last idle connection
                 break
             with suppress(redis.RedisError):
                 if not connection.can_read():

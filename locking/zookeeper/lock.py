@@ -108,11 +108,11 @@ class ZooKeeperLock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`.
 
-        If the connection is lost, the call waits for a new one while the session lives, up to `timeout`. It waits for
-        at least a second, even if `timeout` is shorter. If the session ends while the call is in the queue, its place
-        is lost, and the call raises LockUnavailable. If the session ended earlier, the call waits for the client's next
-        session, with the same limits. The first acquire through a client asks the server for the session timeout, also
-        with these limits.
+        If the connection is lost, the call waits for a new connection while the session lives, up to `timeout`. It
+        waits for at least a second, even if `timeout` is shorter. If the session ends while the call is in the queue,
+        its place is lost, and the call raises LockUnavailable. If the session ended earlier, the call waits for the
+        client's next session, with the same limits. The first acquire through a client asks the server for the session
+        timeout, also with these limits.
         """
         deadline = self._clock() + wait_timeout(blocking, timeout)
         session = ZooKeeperSession.of(self._client, self.name, self._limit(deadline))

@@ -106,5 +106,5 @@ _sessions: weakref.WeakKeyDictionary[KazooClient, ZooKeeperSession] = weakref.We
 _creating: weakref.WeakKeyDictionary[KazooClient, threading.Lock] = weakref.WeakKeyDictionary()
 """Lock per client, held while its session is created."""
 
-# In a forked child, drop the locks: a thread of the parent may have held one, which would stay locked.
+# In a forked child, drop the locks: if a thread of the parent held a lock, it would stay locked.
 os.register_at_fork(after_in_child=_creating.clear)
