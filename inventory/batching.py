@@ -51,7 +51,7 @@ class Pending(Generic[Request, Result]):
 
 
 class Batcher(Generic[Request, Result]):
-    """Runs one batch of calls at a time. Calls that arrive during a batch form the next one.
+    """Runs one batch of calls at a time. Calls that arrive during a batch form the next batch.
 
     The thread of one caller runs the batch. A batch starts after all its calls have arrived, so a result is never older
     than its call.
@@ -124,7 +124,10 @@ class Batcher(Generic[Request, Result]):
         return batch
 
     def _lead(self, mine: Pending[Request, Result], run: Callable[[Sequence[Request]], Sequence[Result]]) -> None:
-        """Run all pending calls as a batch. Then wake the first caller that arrived meanwhile, to run the next one."""
+        """Run all pending calls as a batch.
+
+        Then wake the first caller that arrived meanwhile, to run the next batch.
+        """
         batch: list[Pending[Request, Result]] = []
         try:
             if self._last > 1:

@@ -11,7 +11,7 @@ class InventoryError(Exception):
 
 
 class SoldOut(InventoryError):
-    """Too few units of a sku are left. A retry can succeed only after units came back or new ones arrived."""
+    """Too few units of a sku are left. A retry can succeed only after units came back or a delivery arrived."""
 
     def __init__(self, sku: str, *, wanted: int, left: int) -> None:
         super().__init__(f"{sku}: {wanted} wanted, {left} left")

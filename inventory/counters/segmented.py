@@ -68,7 +68,7 @@ class SegmentCounters(Counters):
         return {sku: (sum(each[0]), each[1]) for sku, each in found.items() if each is not None}
 
     def rebalance(self, sku: str, known: int, segment_count: int, first: int) -> int | None:
-        """Distribute the units of a sku evenly over its segments. Give the first one `first` additional units.
+        """Distribute the units of a sku evenly over its segments. Give the first segment `first` additional units.
 
         Args:
             known: the number of segments whose locks the caller holds.

@@ -12,7 +12,7 @@ from inventory.queue.entries import QueueEntry
 
 DEAD_LETTERS = "{stock}:queue:dead-letters"
 KEPT = 1000
-"""Minimum number of dead letters that Redis keeps; it deletes older ones."""
+"""Number of dead letters that Redis keeps at least. It may delete older dead letters."""
 
 
 class DeadLetters:

@@ -1,1 +1,1 @@
-"""The strategies: ways of taking stock for an order, one in each file. `registry.py` loads them by name."""
+"""The strategies: ways of taking stock for an order. Each file has one strategy. `registry.py` loads them by name."""

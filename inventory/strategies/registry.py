@@ -1,6 +1,6 @@
 """The strategies that a sale may choose, loaded by name when they are first used.
 
-Strategies that are flawed on purpose are not here. Only the lab has them, so that no sale can choose one.
+Strategies that are flawed on purpose are not here. Only the lab has them, so that no sale can choose a flawed strategy.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Segmented(Strategy):
     """One lock per segment. An order locks one segment of each sku, or all of them if no single one has enough units.
 
     Orders wait for locks in the order of sku and segment number. A waiting order holds no later lock, so orders cannot
-    deadlock, even if one holds all segments and another one only a single segment.
+    deadlock, even if one order needs all segments and another order only one segment.
 
     The cached units only choose the segment to try first. "Sold out" is never based on them.
 

@@ -56,7 +56,7 @@ class SegmentedRedis(Segmented):
         return dict(enumerate(self._read(sku)[0]))
 
     def units_left(self, sku: str) -> int:
-        """Return the units in the counters plus the reserved ones, which come back if their orders fail."""
+        """Return the units in the counters plus the reserved units, which come back if their orders fail."""
         units, reserved = self._read(sku)
         left = max(0, sum(units) + reserved)
         verify_sold_out(sku, left)
