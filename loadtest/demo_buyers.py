@@ -139,7 +139,7 @@ def units_of(products: Sequence[int]) -> int:
 
 
 def pay(order: str) -> bool:
-    """Record the full payment of an order, as the shop does when the payment provider reports one.
+    """Record the full payment of an order, as the shop does when the payment provider reports a payment.
 
     Returns:
         Whether the payment was recorded. An order that is still queued cannot be paid.

@@ -33,7 +33,7 @@ class LocalShop:
     While it runs, SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does, so that a killed command stops its shop, too.
 
     Args:
-        port: port of the web server; 0 for a free one.
+        port: port of the web server; 0 for a free port.
         lab: whether to enable the lab's endpoints.
         background: whether to run Celery's worker and beat, too.
         application: WSGI application of the web server.

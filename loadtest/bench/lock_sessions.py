@@ -21,7 +21,7 @@ from locking.postgres import session as postgres
 from servers import zookeeper
 
 TTL = 10.0
-"""TTL in seconds of every lock that has one."""
+"""TTL in seconds of every lock that has a TTL."""
 
 RENEWAL = "renewal"
 """Name of the Postgres connection that renews all locks of a process. Waiters send nothing on it."""

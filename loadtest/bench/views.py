@@ -1,4 +1,4 @@
-"""Endpoints for comparison with the shop: a plain one, one that parses orders only, and one with redis-py's lock."""
+"""Endpoints for comparison with the shop: a plain endpoint, the order endpoint without orders, and redis-py's lock."""
 
 from __future__ import annotations
 
