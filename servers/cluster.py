@@ -52,7 +52,7 @@ class Cluster(Generic[AnyMember]):
         self.network = network
 
     def start(self) -> None:
-        """Start all members at the same time, and return once each is part of a majority.
+        """Start all members at the same time, and return once each member is part of a majority.
 
         Raises:
             ServerError: a member does not start; the message has the last lines of its log.
@@ -109,7 +109,7 @@ class Cluster(Generic[AnyMember]):
             self.network.heal()
 
     def heal(self) -> None:
-        """Let all members reach each other, and start the killed ones. Return once each is part of a majority."""
+        """Let all members reach each other, and start killed members. Return once each member is part of a majority."""
         self.reconnect()
         for member in self.members:
             if not member.child.alive:

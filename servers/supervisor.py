@@ -122,7 +122,7 @@ class Restarts:
     def __init__(self, server: Postgres | Valkey | Member) -> None:
         self.server = server
         self.pause = 0.0
-        """Seconds from the last attempt to the next one."""
+        """Seconds from the last attempt to the next attempt."""
         self.next = 0.0
         """Time of the next attempt, on the monotonic clock."""
 
