@@ -1,4 +1,4 @@
-"""Checkers of a sale: the conservation law, one order per request, no false "sold out", no endless refusal."""
+"""Checkers of a sale: conservation law, one order per request, no false "sold out", no customer refused for ever."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Attempt:
             return happens.result()
 
     def _crash(self, client: Client) -> None:
-        """Crash this client or a waiting one. Called in this client's thread before a step."""
+        """Crash this client or a waiting client. Called in this client's thread before a step."""
         waiting = self.history.holders_known and any(other.waits for other in self.clients)
         with self.gate.closed(wait=waiting) as quiet:
             # A waiting client takes no steps, so it would never crash by itself. Close the gate first: while it is

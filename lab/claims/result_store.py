@@ -89,7 +89,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, value: Any) -> None:
-    """Write a new file and rename it, so that a reader sees the old file or the new one, never a part."""
+    """Write a new file and rename it, so that a reader sees the old or the new file, never a part of a file."""
     new = path.with_name(f"{path.name}.new")
     try:
         with new.open("w", encoding="utf-8") as file:

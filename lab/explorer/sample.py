@@ -24,7 +24,7 @@ from lab.explorer.terms import Fault, Invariant
 LATE = 0.5
 """Probability that a fault also gives the actor of the last step the lowest priority. Then other actors go first."""
 SHORTEST = 4
-"""The assumed length of a schedule in steps, until the first run shows the real one."""
+"""The assumed length of a schedule in steps, until the first run shows the real length."""
 
 
 def sample(

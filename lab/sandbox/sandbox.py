@@ -195,7 +195,7 @@ class Sandbox:
         return make_conninfo("", **address(self.database))
 
     def connect_thread(self, name: str) -> ActorConnections:
-        """Make an actor's connections Django's default ones in the calling thread. Called in the actor's own thread.
+        """Make an actor's connections Django's defaults in the calling thread. Called in the actor's own thread.
 
         Code in this thread that uses the shop's database or Redis then uses the sandbox's.
         """
@@ -207,7 +207,7 @@ class Sandbox:
 
     @contextmanager
     def as_default(self) -> Iterator[None]:
-        """Make connections of the sandbox Django's default ones in this thread, inside the `with` block."""
+        """Inside the `with` block, make connections of the sandbox Django's defaults in this thread."""
         before = connections[DEFAULT_DB_ALIAS], caches["default"]
         self.connect_thread("stage")
         try:

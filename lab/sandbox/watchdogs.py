@@ -1,4 +1,4 @@
-"""The watchdogs of a schedule. Each actor has one, which renews leases only at moments that the schedule chooses."""
+"""The watchdogs of a schedule, one per actor. A watchdog renews leases only at moments that the schedule chooses."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ class QueueSeller(StrategySeller):
     """Sells through the strategy that queues orders in Redis."""
 
     def repair(self) -> None:
-        """Let a new worker take over the entries of a crashed one, and save all queued orders."""
+        """Let a new worker take over the entries of a crashed worker, and save all queued orders."""
         taking_over = Queue(registry.queue().client, dead=0.0)
         LuaQueue(registry.counters, lambda: taking_over).work(save, reject, saved)
         reconcile(grace=0)

@@ -70,7 +70,7 @@ class ZooKeeperWorkload(LockServerWorkload):
 
 
 class ZooKeeperQuorumWorkload(ZooKeeperWorkload):
-    """The clients of `ZooKeeperWorkload`, on three servers. When a server is lost, its sessions move to another one.
+    """The clients of `ZooKeeperWorkload`, on three servers. When a server is lost, its sessions move to another server.
 
     Args:
         cluster: the servers.

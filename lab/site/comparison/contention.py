@@ -1,4 +1,4 @@
-"""The section on contention: failed updates of optimistic orders, compared with the wait of pessimistic ones."""
+"""The section on contention: failed updates of optimistic orders, compared with the wait of pessimistic orders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lab.site.comparison.curves import NEAR, Cell, CurveSection, sentence
 
 
 def contention_section(measured: Measured | None) -> CurveSection:
-    """Return the section for a stored measurement. Without one, it has no figures."""
+    """Return the section for a stored measurement. Without a measurement, it has no figures."""
     title = _("Optimistic: how many updates fail?")
     claim = sentence(
         _(

@@ -18,7 +18,7 @@ DEFAULT_MS = 1000 * REDLOCK_RETRY_DELAY
 
 
 def retry_delay_section(measured: Measured | None) -> CurveSection:
-    """Return the section for a stored measurement. Without one, it has no figures."""
+    """Return the section for a stored measurement. Without a measurement, it has no figures."""
     title = _("Redlock: how long between two attempts?")
     claim = sentence(
         _(

@@ -21,7 +21,7 @@ BUSY = 0.85
 
 
 def segments_section(measured: Measured | None) -> CurveSection:
-    """Return the section for a stored measurement. Without one, it has no figures."""
+    """Return the section for a stored measurement. Without a measurement, it has no figures."""
     title = _("Segments: five times as fast?")
     claim = sentence(
         _(

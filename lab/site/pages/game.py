@@ -1,4 +1,4 @@
-"""Shared code of the pages on which the visitor is the scheduler: replay choices, list the next ones."""
+"""Shared code of the pages on which the visitor is the scheduler: replay choices, and list the next choices."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def story(entry: LadderEntry) -> list[SafeString]:
     flaw = [conditional_escape(translated(entry.flaw))] if entry.flaw else []
     text = _read(get_language() or "en", entry.slug) or ""
     sections = re.split(r"^## .*$", text, flags=re.MULTILINE)
-    # A lesson's first section says what happened in the run, the second one why.
+    # A lesson's first section describes the run, and the second section gives the reason.
     paragraph = sections[2].strip().partition("\n\n")[0] if len(sections) > 2 else ""
     sentences = [sentence for sentence in SENTENCE_END.split(paragraph) if sentence]
     return [*flaw, *(_inline(sentence) for sentence in sentences[: SENTENCES - len(flaw)])]
