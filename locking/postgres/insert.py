@@ -191,6 +191,8 @@ class InsertLock(Lock):
     def _try(self, deadline: float) -> Lease | None:
         """Make one attempt to get the lock, and queue at the server until `deadline`.
 
+        Return None if it was not granted.
+
         Raises:
             SessionEnded: with IDLE_SESSION_TIMEOUT, the place in the queue is lost.
         """

@@ -280,7 +280,7 @@ class Redlock(Lock):
         Ballot(nodes, calls, 0, undo=calls).hold(self._node_timeout)
 
     def _decide(self, ballot: Ballot) -> bool:
-        """Return the verdict of the nodes on a call.
+        """Return whether a quorum of nodes has said yes to a call.
 
         Raises:
             LockUnavailable: too few nodes answered to decide.
