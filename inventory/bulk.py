@@ -61,7 +61,8 @@ def _sell_one_by_one(
 ) -> dict[UUID, InventoryError]:
     """Sell units to the orders in their sequence, each from the units that earlier orders have left.
 
-    If `save` refuses an order, its units are offered to the orders for which too few were left.
+    If `save` refuses an order, its units are offered to the orders for which too few were left. Returns the reason for
+    each order that got no units, by order id.
     """
     refusals: dict[UUID, InventoryError] = {}
     sold: Counter[str] = Counter()

@@ -115,7 +115,9 @@ class Cache(Generic[Key, Value]):
             return entry.value
 
     def reload(self, key: Key, load: Callable[[Key], Value | None], *, ttl: TimeToLive) -> Value | None:
-        """Load a value again even if it is cached, and cache the result. Other callers use the old value meanwhile.
+        """Load a value again even if it is cached. Cache the new value if it is not None, and return it.
+
+        Other callers use the old value meanwhile.
 
         Args:
             load, ttl: as in `get_or_load`.
@@ -131,7 +133,7 @@ class Cache(Generic[Key, Value]):
         *,
         waits: bool,
     ) -> Value | None:
-        """Load a value, unless another caller is loading it or has just loaded it.
+        """Return a loaded value. Do not load it again if another caller is loading it or has just loaded it.
 
         Args:
             entry: the entry of the key, as the caller has read it.

@@ -293,7 +293,7 @@ def queued_order(order_id: UUID) -> QueuedOrder | None:
 def free_key(order: OrderRequest, lost: UUID) -> bool:
     """Free the idempotency key of an order that was queued and saved, but is missing in Postgres now.
 
-    See `Queue.free_key`.
+    Returns whether the key was freed, see `Queue.free_key`.
 
     Raises:
         StockUnavailable: Redis did not answer.
@@ -310,5 +310,5 @@ def work(save: Save, reject: Reject, saved: Saved, *, shift: float = math.inf) -
 
 
 def end_lost_order(reservation: Reservation, reject: Reject) -> bool:
-    """Reject an order that has a reservation but no entry on the queue. See `LuaQueue.end_lost`."""
+    """Reject an order that has a reservation but no entry on the queue. See `LuaQueue.end_lost` for the result."""
     return cast("LuaQueue", get("lua-queue")).end_lost(reservation, reject)

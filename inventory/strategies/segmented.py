@@ -136,7 +136,11 @@ class Segmented(Strategy):
         return HeldItem(item, None, {number: self._lock(item.sku, number, leases, until) for number in numbers})
 
     def _lock_one(self, sku: str, numbers: list[int], leases: ExitStack, until: float) -> tuple[int, Lease]:
-        """Lock the first of these segments of a sku. If another order holds its lock, wait for the second segment."""
+        """Lock the first of these segments of a sku. If another order holds its lock, wait for the second segment.
+
+        Returns:
+            The number of the locked segment, and its lease.
+        """
         # Trying more segments costs more than it gains: with many customers all segments are held.
         first, second = numbers[0], numbers[1 % len(numbers)]
         if second != first:
