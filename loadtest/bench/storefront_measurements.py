@@ -98,7 +98,7 @@ def passed_on(proxy: LocalProxy) -> Counter[str]:
 def measure_watching(
     shop: LocalShop, proxy: LocalProxy, *, path: str, rate: int | None, seconds: float
 ) -> dict[str, Any]:
-    """Let clients request a path, and count the requests that reach the shop.
+    """Let clients request a path. Return their rate and waits, the requests that reach the shop, and CPU time.
 
     Args:
         rate: requests per second; None for as many as the generator can send.
@@ -152,7 +152,7 @@ def watching(proxy: LocalProxy, path: str, *, rate: int | None, seconds: float) 
 def measure_orders(
     proxy: LocalProxy, sale: OnSale, *, tokens: Sequence[str], watchers: int | None, seconds: float
 ) -> dict[str, Any]:
-    """Send orders at a fixed rate as the page's script does, through nginx.
+    """Send orders at a fixed rate through nginx, as the page's script does. Return their number and waits.
 
     Args:
         tokens: access tokens of customers, who order in turn.

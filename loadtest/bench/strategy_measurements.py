@@ -34,7 +34,7 @@ STOCK = 1_000_000
 
 
 def measure(name: str, shop: LocalShop, customers: list[int], *, clients: int, seconds: float) -> dict[str, Any]:
-    """Measure orders with ample stock and, for a strategy, refusals with too little stock."""
+    """Return the figures of orders with ample stock and, for a strategy, of refusals with too little stock."""
     selling = measure_burst(name, shop, customers, clients=clients, seconds=seconds, units=STOCK, quantity=1)
     if name in PATHS:
         return {**selling, "refusals_per_s": 0.0, "refusal_cpu_ms": 0.0}
@@ -50,7 +50,7 @@ def measure(name: str, shop: LocalShop, customers: list[int], *, clients: int, s
 def measure_burst(
     name: str, shop: LocalShop, customers: list[int], *, clients: int, seconds: float, units: int, quantity: int
 ) -> dict[str, Any]:
-    """Run one burst, and check the tables afterwards."""
+    """Run one burst, check the tables afterwards, and return the figures."""
     burst = preparation.prepare(
         strategy=name if name in registry.NAMES else registry.DEFAULT,
         units=units,

@@ -106,7 +106,7 @@ def goals(report: Mapping[str, Any]) -> dict[str, bool]:
 
 
 def measure_large_room(entrants: int) -> dict[str, float]:
-    """Let customers enter before the sale opens, and poll after it has opened. Nothing else uses the server.
+    """Return the figures of customers who enter before the sale opens, and poll later. Nothing else uses the server.
 
     The commands are sent in batches, so that round trips to the server add little to the figures.
     """
