@@ -21,8 +21,8 @@ from lab.models import RungOrder, RungStock
 def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
     """Save the orders in one statement, as the `Save` function of a strategy.
 
-    It refuses no order, not even one with a repeated idempotency key. `duplicate-click` shows why a key is
-    needed.
+    It refuses no order, not even an order with a repeated idempotency key, so the result is empty. `duplicate-click`
+    shows why a key is needed.
     """
     RungOrder.objects.bulk_create(
         RungOrder(order=request.id, customer=request.customer, key=request.key, sku=item.sku, quantity=item.quantity)

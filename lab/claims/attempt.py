@@ -172,7 +172,10 @@ class Attempt:
         return True
 
     def _watch(self) -> Violation | None:
-        """Return when all clients are done or an invariant is broken. Let time pass while every client waits."""
+        """Wait until all clients are done or an invariant is broken. Let time pass while every client waits.
+
+        Return a violation of `progress` if clients never end. Otherwise return None.
+        """
         began = since = time.monotonic()
         before, passes = self._progress(0), 0
         looks = self._looks()

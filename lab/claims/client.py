@@ -116,7 +116,9 @@ class Client:
         self.failures += 1
 
     def listen(self, connection: Any, until: float) -> bool:
-        """Wait until an answer arrives or a deadline passes. Called in the client's own thread. See `Actor.listen`.
+        """Wait for an answer until a deadline.
+
+        Return whether it has arrived. Called in the client's thread. See `Actor.listen`.
 
         Raises:
             Crash: the client has crashed.

@@ -60,7 +60,10 @@ def store(witness: Witness) -> Path:
 
 
 def trace(slug: str) -> Trace | None:
-    """Return the stored trace of a rung that needs its own servers. The page of such a rung cannot replay it."""
+    """Return the stored trace of a rung whose page cannot replay it, because it needs its own servers.
+
+    None without a trace.
+    """
 
     def parse(stored: Any) -> Trace:
         values = {name: value for name, value in stored.items() if name not in ("ended", "reached")}
@@ -89,7 +92,7 @@ def _frozen(value: Any) -> Any:
 def verdict(slug: str) -> Mapping[str, Any] | None:
     """Return how a rung's claim was last checked, and whether its behaviour has changed since then (`outdated`).
 
-    `deep` lists the searches within wider bounds, if there were any.
+    `deep` lists the searches within wider bounds, if there were any. The result is None if no check is stored.
     """
     return _load(VERDICTS, slug, behaviour_of_verdict)
 
@@ -112,7 +115,10 @@ def store_verdict(entry: LadderEntry, line: Mapping[str, Any]) -> None:
 
 
 def stress(slug: str) -> Mapping[str, Any] | None:
-    """Return a rung's stored stress run: its attempts (`tries`), the breaks among them (`broken`), and `outdated`."""
+    """Return a rung's stored stress run, or None.
+
+    It has the attempts (`tries`), the breaks (`broken`), and `outdated`.
+    """
     return _load(STRESS, slug, behaviour_of_stress)
 
 

@@ -119,7 +119,9 @@ def open_sandbox(number: int, redis_url: str = "") -> Sandbox:
 
 
 def _reserve(numbers: Sequence[int], until: float) -> tuple[int, Sandbox]:
-    """Reserve the first of these sandboxes that is free. Skip a sandbox whose databases hold other data.
+    """Reserve the first of these sandboxes that is free, and return its number and the sandbox.
+
+    Sandboxes whose databases have other data are skipped.
 
     Raises:
         SandboxesBusy: no sandbox was free before `until`, a time on the monotonic clock.

@@ -85,7 +85,7 @@ def scripts() -> Mapping[str, str]:
 
 @cache
 def script_of(sent: str) -> str | None:
-    """Return the file name of a script, given its text or its SHA-1 digest."""
+    """Return the file name of a script, given its text or its SHA-1 digest; None for an unknown script."""
     digests = {sha1(text.encode(), usedforsecurity=False).hexdigest(): name for text, name in scripts().items()}
     return scripts().get(sent) or digests.get(sent)
 

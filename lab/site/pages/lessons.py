@@ -41,7 +41,7 @@ def lesson(slug: str) -> SafeString | None:
 
 
 def essay(name: str) -> SafeString | None:
-    """Return an essay as HTML."""
+    """Return an essay as HTML; None if there is no such essay."""
     return _render(get_language() or "en", f"essays/{name}", deeper=0)
 
 

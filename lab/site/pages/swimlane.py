@@ -112,7 +112,7 @@ class Swimlane:
 
     @property
     def last(self) -> Panel | None:
-        """The state at the end."""
+        """The state at the end; None without steps."""
         return self.panels[-1] if self.panels else None
 
 
