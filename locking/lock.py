@@ -22,17 +22,17 @@ class Capabilities:
     """The guarantees of a lock. Each lock class declares its guarantees; by default there are none.
 
     Attributes:
-        across_processes: it excludes other processes on the same machine.
-        across_machines: it excludes clients on other machines.
+        across_processes: the lock excludes other processes on the same machine.
+        across_machines: the lock excludes clients on other machines.
         fenced: every grant carries a number greater than that of any earlier grant.
         fair: waiters are served in order of arrival.
-        reentrant: the holder can acquire it again without waiting.
+        reentrant: the holder can acquire the lock again without waiting.
         expires: a grant that is not extended ends after its TTL.
         renews: a watchdog extends the lease while its holder lives.
         quiet_wait: a waiter sends at most one command per TTL while nothing happens.
         forks: a forked child can use the same lock object.
         survives_holder_crash: when the holder dies, others get the lock in a bounded time.
-        survives_node_loss: it grants, and excludes others, while a minority of its servers is unreachable.
+        survives_node_loss: the lock is granted, and excludes others, while a minority of its servers is unreachable.
         survives_restart: a grant outlives a restart of the servers, provided that they keep their data on disk.
     """
 

@@ -73,7 +73,9 @@ class EtcdGateway:
 
     @contextmanager
     def deletions(self, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
-        """Yield a watch for the deletion of `key` from `revision` on. Its connection closes with the `with` block.
+        """Yield a watch that reports a deletion of `key` at or after `revision`.
+
+        The `with` block closes its connection.
 
         Raises:
             LockUnavailable: no connection within `seconds`.
