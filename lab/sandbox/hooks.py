@@ -1,6 +1,6 @@
-"""Connections that stop an actor's thread before each command: for redis-py, Django and `PostgresSession`.
+"""Connections of redis-py, Django and `PostgresSession` that stop an actor's thread before each command.
 
-In threads that run no actor, they do not stop.
+In threads that run no actor, they work as usual.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FOREVER: Any = object()
 
 
 class _Stopping:
-    """A connection to Redis that stops before each command. The commands of its handshake are not steps."""
+    """A connection to Redis that stops the actor before each command. The commands of its handshake are not steps."""
 
     client_id = 0
     """The id of this connection on the server."""
@@ -73,15 +73,15 @@ class _Stopping:
 
 
 class StoppingConnection(_Stopping, Connection):
-    """A TCP connection to Redis that stops before each command."""
+    """A TCP connection to Redis that stops the actor before each command."""
 
 
 class StoppingSocket(_Stopping, UnixDomainSocketConnection):
-    """A Unix socket connection to Redis that stops before each command."""
+    """A Unix socket connection to Redis that stops the actor before each command."""
 
 
 class StoppingDatabase(DatabaseWrapper):
-    """Django's connection to Postgres. It stops before each statement, BEGIN, COMMIT and ROLLBACK."""
+    """Django's connection to Postgres. It stops the actor before each statement, BEGIN, COMMIT and ROLLBACK."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -120,7 +120,10 @@ class Notification(ABC):
 
 
 class StoppingSession(Notification, PostgresSession):
-    """The Postgres session of a lock. It stops before each statement except the one that sets the session's options."""
+    """The Postgres session of a lock.
+
+    It stops the actor before each statement, except the statement of its settings.
+    """
 
     pid = 0
     """Process id of the session's Postgres backend."""
