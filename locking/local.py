@@ -32,14 +32,15 @@ from locking.lock import Capabilities, Lock, wait_timeout
 logger = logging.getLogger(__name__)
 
 SHORTEST_PAUSE = 0.001
-"""Shortest pause between two attempts to lock a file, in seconds."""
+"""Shortest average pause between two attempts to lock a file, in seconds. A pause is a random 50 to 150 % of the
+average."""
 
 LONGEST_PAUSE = 0.05
-"""Longest pause between two attempts to lock a file, in seconds."""
+"""Longest average pause between two attempts to lock a file, in seconds."""
 
 PAUSE_PER_WAIT = 0.1
-"""Pause between two attempts to lock a file, as a fraction of the time waited so far. A wait thus lasts at most a tenth
-longer than it must."""
+"""Average pause between two attempts to lock a file, as a fraction of the time waited so far. A long wait polls less
+often."""
 
 _mutex = Once(lambda: threading.RLock())
 """Guards `_queues` and `_files`. Re-entrant: a thread that holds it may run the garbage collector, which may end a
