@@ -1,4 +1,4 @@
-"""Argument checks for locks. A wrong argument raises at once, with a message that says what is allowed."""
+"""Argument checks for locks. A wrong argument raises immediately, with a message that says what is allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 LONGEST_SECONDS = 1_000_000
 """Limit of every TTL, timeout and pause: 11 days. Sockets and servers count milliseconds in 32 bits, so even twice this
-limit still fits. A time limit of 50 days would overflow and end at once."""
+limit still fits. A time limit of 50 days would overflow and end immediately."""
 
 LARGEST_COUNT = 2**63 - 1
 """Limit of every count: servers and Python's iterators count in signed 64-bit numbers."""

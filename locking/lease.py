@@ -261,7 +261,7 @@ class Lease:
                 self._state = _State.RELEASED
         try:
             found = self._lock._release(self)
-        except BaseException:  # also KeyboardInterrupt, after which the answer is unread
+        except BaseException:  # also KeyboardInterrupt: then the answer is not read
             self._unanswered = True
             raise
         with self._mutex:

@@ -67,7 +67,7 @@ class LocalLease(Lease):
     def __del__(self) -> None:
         try:
             super().__del__()
-        finally:  # also if the program turns warnings into errors
+        finally:  # free the lock even if the program turns warnings into errors
             if self._lock._release(self) and not sys.is_finalizing():
                 logger.warning("A lease of lock %r was dropped without release(); the lock is free again.", self.name)
 

@@ -85,7 +85,7 @@ def _current_place() -> object:
 class ReentrantLock(Lock):
     """Wrapper that makes any lock re-entrant.
 
-    An owner that holds the lock acquires it again at once, without asking the server. The acquires are counted.
+    An owner that holds the lock acquires it again immediately, without asking the server. The acquires are counted.
 
     Only this object knows its owner, so share the object. Another ReentrantLock with the same name is another holder
     and waits, even in the same thread. A forked child does not hold the lock.

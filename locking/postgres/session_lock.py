@@ -48,7 +48,7 @@ class SessionLock(Lock):
     and one or two to wait for it, for any number of waiting threads.
 
     A lease is lost when its connection ends, for instance because the backend was terminated or the server stopped.
-    `lost`, `check()` and `remaining()` see this at once; `on_lost` is called within a fraction of a second. If a
+    `lost`, `check()` and `remaining()` see this immediately; `on_lost` is called within a fraction of a second. If a
     network drops packets silently, the client's TCP keepalives notice it after 11 to 16 seconds. This is well before
     the server's own keepalives give the lock away. Until then, and while this machine is suspended, the lease counts as
     held. `extend` only checks the connection, since there is no TTL to extend.

@@ -1,9 +1,9 @@
-"""Ballot: ask all nodes of a Redlock at once, and count their votes. A node is one of its servers.
+"""Ballot: ask all nodes of a Redlock at the same time, and count their votes. A node is one of its servers.
 
 - All requests are sent before the first answer is read, and one time limit covers all nodes. Nodes that hang therefore
   cost `node_timeout` only once.
 - A request without an answer may still take effect, much later. The call that undoes it is sent right behind it on the
-  same connection. The node runs the two in this order, so a late grant is released at once.
+  same connection. The node runs the two in this order, so a late grant is released immediately.
 - A node that did not answer is asked again in every ballot. The ballot waits for it only while the other nodes cannot
   decide.
 """
@@ -33,8 +33,8 @@ class Ballot:
         calls: what each node runs, in one round trip.
         quorum: number of nodes that must say yes for the verdict to be yes.
         undo: calls that undo `calls` on a node that has not answered in time. They follow the request on the same
-            connection, which is opened again if it is broken. If the first connection to the node is not open yet, they
-            are sent once it is.
+            connection, which is opened again if it is broken. If a connection to the node is still being opened, they
+            are sent once it is open.
     """
 
     def __init__(

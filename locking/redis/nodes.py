@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from redis import ConnectionPool
 
 OPENINGS = 8
-"""Maximum number of connections to a node that are opened at once. More threads would only slow each other down."""
+"""Maximum number of connections to a node that are opened at the same time. More threads would only slow each other
+down."""
 
 
 class RedlockNode(OwnConnections):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def leave_queue(client: KazooClient, queue: str, token: str) -> Any:
-    """Remove the node of `token` from the queue, and try again after lost connections. Returns at once.
+    """Remove the node of `token` from the queue, and try again after lost connections. Returns immediately.
 
     The request that creates the node may still be unanswered. The server runs the requests of a session in order, so it
     lists the queue after that request, and the list contains the node.

@@ -31,7 +31,8 @@ def negotiated_timeout(client: KazooClient, seconds: float) -> float:
     """Return the session timeout, in seconds, that the server grants to this client.
 
     kazoo requests a timeout, and does not report the timeout that the server grants. So this function sends the same
-    request again, for a session that it closes at once. All servers of an ensemble are assumed to have the same limits.
+    request again, for a session that it closes immediately. All servers of an ensemble are assumed to have the same
+    limits.
 
     Args:
         client: a client that is connected.
