@@ -56,7 +56,7 @@ class Batcher(Generic[Request, Result]):
     The thread of one caller runs the batch. A batch starts after all its calls have arrived, so a result is never older
     than its call.
 
-    A call runs at once if no batch is running and the last batch had only one call. Otherwise the batch first waits
+    A call runs immediately if no batch is running and the last batch had only one call. Otherwise the batch first waits
     some milliseconds for more calls. Each batch costs a round trip, and Postgres answers faster than one process sends
     requests. So batches would stay small without the wait.
 

@@ -1,4 +1,4 @@
-"""Sell stock to many orders at once: one UPDATE takes the units of all of them.
+"""Sell stock to many orders together: one UPDATE takes the units of all of them.
 
 The UPDATE is part of the statement that saves the orders, or shares a transaction with it.
 """

@@ -44,7 +44,7 @@ class StockItem(models.Model):
 
 
 class StockSegment(models.Model):
-    """A part of a sku's stock with its own row and lock, so that several orders of one sku can run at once."""
+    """A part of a sku's stock with its own row and lock, so that several orders of one sku can run at the same time."""
 
     item = models.ForeignKey(
         StockItem, on_delete=models.CASCADE, db_column="sku", related_name="segments", db_index=False

@@ -69,7 +69,7 @@ def reconcile(
     }.items():
         with failures.noted(part):
             for repair in found:
-                # Log each repair at once: it is kept even if a later repair fails.
+                # Log each repair immediately: it is kept even if a later repair fails.
                 logger.warning("Repaired: %s, %s, %+d units in Redis.", repair.what, repair.name, repair.units)
                 repairs.append(repair)
     failures.log_and_raise()
@@ -88,7 +88,7 @@ class Failures:
 
         Args:
             part: what the block repairs.
-            one_of_many: whether similar blocks follow. Then the error of an unreachable server is raised at once,
+            one_of_many: whether similar blocks follow. Then the error of an unreachable server is raised immediately,
                 because every following block would fail, too, each after its timeout.
         """
         try:

@@ -152,7 +152,7 @@ def lock(skus: Collection[str]) -> dict[str, int]:
     unit rows meanwhile.
 
     Raises:
-        TransactionManagementError: no transaction is open, so the locks would be released at once.
+        TransactionManagementError: no transaction is open, so the locks would be released immediately.
     """
     if not skus:
         return {}

@@ -56,8 +56,8 @@ class Reservation:
     Args:
         items: pairs of counter name and units.
         at: seconds since 1970 on the server's clock.
-        entry: the id of the order's entry in the queue; empty for an order that is saved at once.
-        buyer: "sale:customer" of a queued order; empty for an order that is saved at once.
+        entry: the id of the order's entry in the queue; empty for an order that is not queued.
+        buyer: "sale:customer" of a queued order; empty for an order that is not queued.
     """
 
     order_id: UUID

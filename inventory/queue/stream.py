@@ -175,7 +175,10 @@ class Queue:
         return risks
 
     def hand_back(self, worker: str, entries: Sequence[QueueEntry]) -> None:
-        """Return to the queue the entries that a worker cannot save now. The next worker to read gets them at once."""
+        """Return to the queue the entries that a worker cannot save now.
+
+        The next worker to read gets them immediately.
+        """
         numbers = [entry.entry_id for entry in entries]
         self.client.xclaim(STREAM, GROUP, NOBODY, 0, numbers, idle=round(self.dead * 1000), justid=True)
         self.remove_worker(worker)

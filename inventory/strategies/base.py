@@ -97,7 +97,8 @@ class Strategy(ABC):
         self.refresh(sorted({each.sku for each in returned}), saved)
 
     def queued_order(self, customer: int, key: str) -> QueuedOrder | None:
-        """Return the order on the queue that has a customer's idempotency key; None if the strategy saves at once.
+        """Return the order on the queue that has a customer's idempotency key; None if there is no such order or no
+        queue.
 
         Raises:
             StockUnavailable: Redis did not answer.

@@ -1,4 +1,4 @@
-"""`lua-queue`: one script takes the stock and queues the order in Redis; workers save many orders at once."""
+"""`lua-queue`: one script takes the stock and queues the order in Redis; workers save many orders together."""
 
 from __future__ import annotations
 

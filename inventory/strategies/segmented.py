@@ -1,6 +1,6 @@
 """Base of the two segmented strategies: choose the segment of a sku for an order, and hold its lock.
 
-A segment is a part of a sku's stock with a lock of its own, so that several orders of the sku can run at once.
+A segment is a part of a sku's stock with a lock of its own, so that several orders of the sku can run at the same time.
 """
 
 from __future__ import annotations

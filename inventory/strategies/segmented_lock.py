@@ -1,4 +1,4 @@
-"""`segmented-lock`: the stock in N rows of Postgres with a lock each, so that N orders of one sku can run at once."""
+"""`segmented-lock`: the stock in N rows of Postgres with a lock each. N orders of one sku can run in parallel."""
 
 from __future__ import annotations
 

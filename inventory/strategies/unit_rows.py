@@ -31,7 +31,8 @@ class UnitRows(Strategy):
     transaction waits for the locked rows. It locks the stock rows of the whole order before any unit. The first
     transaction is rolled back before: two orders that hold unit rows and wait for each other's rows would deadlock.
     Costs: a row for each unit, to insert and to delete, and the second transaction when stock runs low.
-    Choose it: for a few thousand units that many customers buy at once, or when each unit differs, as seats do.
+    Choose it: for a few thousand units that many customers buy at the same time, or when each unit differs, as seats
+    do.
 
     Args:
         rows: units of a sku that are split into rows at a time. The other units stay in the stock row until these rows
