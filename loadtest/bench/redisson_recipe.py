@@ -111,7 +111,7 @@ class RedissonRecipeLock(Lock):
         if not isinstance(answer, Lease) and self._clock() < deadline:
             with self._answered(), self._client.pubsub(ignore_subscribe_messages=True) as subscription:
                 subscription.subscribe(self._key)
-                # Try again at once: the waiter has missed a release that came before this subscription.
+                # Try again immediately: the waiter has missed a release that came before this subscription.
                 while not isinstance(answer := self._ask(owner), Lease) and (now := self._clock()) < deadline:
                     self._wait(subscription, min(deadline, now + answer))
         return answer if isinstance(answer, Lease) else None

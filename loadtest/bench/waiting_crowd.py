@@ -1,8 +1,8 @@
 """A crowd of buyers: `python -m loadtest.bench.waiting_crowd < plan.json` prints one JSON object.
 
 Buyers arrive at a fixed rate, even if the shop is too slow for this rate. A buyer places one order. Without a waiting
-room, they order at once. With a waiting room, they enter it, poll at the times that the shop gives, and order when it
-is their turn. Like a page of the shop, they repeat a request that is answered 429 or 503, with the same idempotency
+room, they order immediately. With a waiting room, they enter it, poll at the times that the shop gives, and order when
+it is their turn. Like a page of the shop, they repeat a request that is answered 429 or 503, with the same idempotency
 key.
 """
 

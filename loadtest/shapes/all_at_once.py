@@ -1,4 +1,4 @@
-"""A load shape that starts all buyers at once."""
+"""A load shape that starts all buyers at the same time."""
 
 from __future__ import annotations
 
