@@ -125,7 +125,7 @@ class Postgres:
         self.end_orphans()
 
     def kill(self) -> None:
-        """End the server at once, as a crash would."""
+        """End the server immediately, as a crash would."""
         self.child.kill()
         self.end_orphans()  # a killed postmaster leaves its backends behind for a moment
 

@@ -38,7 +38,7 @@ class Wheel:
         """As root, copy the program into the run folder, because the servers' user may be unable to read site-packages.
 
         The copy keeps the directory layout, because programs find their libraries by relative paths. A rename makes the
-        copy visible at once. So the copy is complete or absent, even if processes copy concurrently.
+        whole copy visible in one step. So the copy is complete or absent, even if processes copy concurrently.
         """
         copy = self._copy(run_folder)
         if unprivileged_user() is None or copy.exists():
