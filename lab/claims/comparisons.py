@@ -61,8 +61,8 @@ class Measurement:
     Attributes:
         rungs: slugs of the rungs that run it.
         peer: whether it is measured for comparison only: code of others, or the protocol of a library for Java.
-        per_s: orders per second through REST while all clients order at once. For a lock: pairs of acquire and release
-            per second without contention.
+        per_s: orders per second through REST while all clients order at the same time. For a lock: pairs of acquire and
+            release per second without contention.
         p50_ms: median wait of a customer in milliseconds. For a lock: median time from before a release until a waiter
             in another process has the lock.
         p95_ms: the 95th percentile of the same time.

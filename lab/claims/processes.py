@@ -38,7 +38,7 @@ def in_processes(
     """
     processes = max(1, min(processes, len(slugs)))
     with ExitStack() as reserved:
-        # Reserve all sandboxes at once, so that every database exists before the work begins.
+        # Reserve all sandboxes together, so that every database exists before the work begins.
         for _ in range(processes):
             reserved.enter_context(pool.for_a_command())
     with ProcessPoolExecutor(processes, get_context("spawn"), worker.begin) as executor, _ended_with(executor):

@@ -73,7 +73,7 @@ class LeaseFaults:
 
 
 class ClockJumpFaults(LeaseFaults):
-    """Faults of leases, and one more: the clock of the lock server is set forward, so that all its TTLs end at once."""
+    """Faults of leases, and one more: the clock of the lock server is set forward. Then all its TTLs end together."""
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """Return whether a fault can happen now. See `LeaseFaults.offers`."""

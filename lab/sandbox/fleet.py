@@ -69,7 +69,7 @@ class Node:
         self.admin.flushall()
 
     def kill(self) -> None:
-        """Kill the server at once, as a loss of power would."""
+        """Kill the server immediately, as a loss of power would."""
         self.server.child.kill()
 
     def have_own_clock(self) -> None:

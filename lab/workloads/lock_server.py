@@ -1,6 +1,6 @@
 """Clients that queue for a lock on ZooKeeper or etcd.
 
-When a client crashes, its session ends at once. On real servers it would last for the session's timeout.
+When a client crashes, its session ends immediately. On real servers it would last for the session's timeout.
 """
 
 from __future__ import annotations
