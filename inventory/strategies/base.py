@@ -97,8 +97,9 @@ class Strategy(ABC):
         self.refresh(sorted({each.sku for each in returned}), saved)
 
     def queued_order(self, customer: int, key: str) -> QueuedOrder | None:
-        """Return the order on the queue that has a customer's idempotency key; None if there is no such order or no
-        queue.
+        """Return the order on the queue that has a customer's idempotency key; None if there is none.
+
+        Strategies without a queue return None.
 
         Raises:
             StockUnavailable: Redis did not answer.
