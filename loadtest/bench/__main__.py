@@ -23,7 +23,15 @@ from loadtest.bench import (  # noqa: E402
     strategies,
     waiting_room,
 )
+from loadtest.bench.cpu import HostSteal  # noqa: E402
 from servers.errors import ServerError  # noqa: E402
+
+MOST_STEAL = 0.05
+"""Share of the processors' time above which the figures of a run are doubtful."""
+WARNING = (
+    "During the run, the host gave {share:.0%} of the processors' time to other machines, so do not compare these "
+    "figures with another run. Measure again when the host is idle (`st` in `vmstat`)."
+)
 
 
 def main() -> int:
@@ -61,8 +69,12 @@ def main() -> int:
         subjects.add_parser("metrics", help="what metrics and traces cost an order", description=metrics.DESCRIPTION)
     )
     options = parser.parse_args()
+    steal = HostSteal()
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        if steal.share() > MOST_STEAL:
+            print(WARNING.format(share=steal.share()), file=sys.stderr)  # noqa: T201
+        return status
     except ServerError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 2

@@ -18,6 +18,19 @@ def seconds(shop: LocalShop) -> float:
     return sum(_of_tree(pid) for pid in [*servers, *(child.pid for child in shop.children)])
 
 
+class HostSteal:
+    """The CPU time that the host of a virtual machine gives to other machines while this one wants to run."""
+
+    def __init__(self) -> None:
+        self._begin = psutil.cpu_times()
+
+    def share(self) -> float:
+        """Return its share of the time of all processors since the start, from 0 to 1. Always 0 if not on Linux."""
+        now = psutil.cpu_times()
+        spent = sum(now) - sum(self._begin)
+        return (getattr(now, "steal", 0.0) - getattr(self._begin, "steal", 0.0)) / spent if spent else 0.0
+
+
 def _of_tree(pid: int) -> float:
     """Return the CPU seconds of a process and its descendants. A parent's times include children that have ended."""
     used = 0.0

@@ -16,6 +16,7 @@ from inventory.strategies import registry
 from loadtest import preparation
 from loadtest.arguments import positive, seconds
 from loadtest.bench import growth, recovery, references, saving
+from loadtest.bench.cpu import HostSteal
 from loadtest.bench.strategy_measurements import PATHS, commands_per_order, measure, summarize_rounds
 from loadtest.bench.strategy_report import json_report, machine, print_report
 from loadtest.local_shop import LocalShop
@@ -43,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
     Then a slow moment of the machine, or of its disk, affects all figures alike.
     """
     console = Console(stderr=True)
+    steal = HostSteal()
     names = (*PATHS, *(options.only or registry.NAMES))
     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     alone: list[dict[str, float]] = []
@@ -76,7 +78,13 @@ def run(options: argparse.Namespace) -> int:
     report = {name: {**summarize_rounds(measured), **costs.get(name, {})} for name, measured in rounds.items()}
     compared = references.summarize_rounds(alone)
     if options.json:
-        whole = {"machine": machine(options), **json_report(report), **saved, **compared, "cost_growth": cost}
+        whole = {
+            "machine": {**machine(options), "steal": round(steal.share(), 3)},
+            **json_report(report),
+            **saved,
+            **compared,
+            "cost_growth": cost,
+        }
         print(json.dumps(whole))  # noqa: T201
     else:
         print_report(report, options, saved=saved, alone=compared, cost=cost)

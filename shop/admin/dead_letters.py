@@ -14,14 +14,10 @@ from django.utils.decorators import method_decorator
 from django.views.decorators.http import require_http_methods
 from redis import RedisError
 
-from inventory.queue.dead_letters import DEAD_LETTERS, KEPT, DeadLetters
 from inventory.strategies import registry
 from shop.admin.recording import RecordingAdmin
 
 logger = logging.getLogger(__name__)
-
-SHOWN = 2 * KEPT
-"""Maximum number of dead letters on the page. Redis keeps fewer, so all are shown."""
 
 
 class SettledForm(forms.Form):
@@ -46,12 +42,14 @@ class DeadLettersAdmin(RecordingAdmin):
         form = SettledForm(request.POST or None)
         try:
             if form.is_valid():
-                self._settle(request, unsettled, form.cleaned_data["until"])
+                gone = unsettled.delete_until(form.cleaned_data["until"])
+                logger.warning("%s has settled %d dead letters", request.user.get_username(), gone)
+                self.message_user(request, f"{gone} dead letters are settled.", messages.SUCCESS)
                 return redirect("admin:index")
             # Read the newest id before the list: a dead letter that arrives in between is shown, but the form does not
             # delete it.
-            until = b"".join(number for number, _ in unsettled.client.xrevrange(DEAD_LETTERS, count=1)).decode()
-            letters = unsettled.newest(SHOWN) if until else []
+            until = unsettled.last_id()
+            letters = unsettled.newest() if until else []
         except RedisError as error:
             self.message_user(request, f"Nothing was changed. Redis reports: {error}", messages.ERROR)
             return redirect("admin:index")
@@ -62,9 +60,3 @@ class DeadLettersAdmin(RecordingAdmin):
             "until": until,
         }
         return render(request, "shop/dead_letters.html", context)
-
-    def _settle(self, request: HttpRequest, unsettled: DeadLetters, until: str) -> None:
-        milliseconds, _, number = until.partition("-")
-        gone = unsettled.client.xtrim(DEAD_LETTERS, minid=f"{milliseconds}-{int(number) + 1}", approximate=False)
-        logger.warning("%s has settled %d dead letters", request.user.get_username(), gone)
-        self.message_user(request, f"{gone} dead letters are settled.", messages.SUCCESS)

@@ -208,8 +208,17 @@ class Door:
     def _stream(self, request: Arrived, start: StartResponse, response: Any) -> None:
         if self._deadlines.pop(request.proto, None) is None:
             return response.close()  # The client has already got the response of `_give_up`.
-        request.note_answer(start.status)
-        return streaming.send(request.proto, start.status, start.headers, response)
+        status = start.status
+        try:
+            return streaming.send(request.proto, status, self._with_connection(start.headers), response)
+        except streaming.TooManyStreams:
+            status = problems.BUSY.status
+            return self._send(request.proto, _refusal(request.scope, problems.BUSY))
+        except Exception:
+            status = problems.INTERNAL.status
+            raise
+        finally:
+            request.note_answer(status)
 
     def _give_up(self, request: Arrived, problem: problems.Problem) -> None:
         request.note_answer(problem.status)

@@ -12,7 +12,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -26,6 +26,12 @@ logger = logging.getLogger(__name__)
 LONGEST_PAUSE = 0.1
 """Maximum seconds between two checks whether granian has begun to read."""
 
+_free = threading.BoundedSemaphore(limits.STREAMS)
+
+
+class TooManyStreams(RuntimeError):
+    """This process already sends `limits.STREAMS` responses in pieces."""
+
 
 def send(proto: Any, status: int, headers: Headers, response: Any) -> None:
     """Begin to send a response, and return. This thread makes the first piece, and a new thread makes the others.
@@ -37,11 +43,15 @@ def send(proto: Any, status: int, headers: Headers, response: Any) -> None:
         response: an iterable of pieces, with a method `close`.
 
     Raises:
+        TooManyStreams: too many responses are being sent. Nothing was sent, and the response is closed.
         Exception: the first piece could not be made, or there are too many threads or open files. Nothing was sent,
             and the response is closed.
     """
     with ExitStack() as after_failure:
         after_failure.callback(response.close)
+        if not _free.acquire(blocking=False):
+            raise TooManyStreams
+        after_failure.callback(_free.release)
         pieces = iter(response)
         first = next(filter(None, pieces), b"")
         if not first:
@@ -52,22 +62,25 @@ def send(proto: Any, status: int, headers: Headers, response: Any) -> None:
         arguments = (_fill, reader, writer, first, pieces, response)
         threading.Thread(target=copy_context().run, args=arguments, name="stream", daemon=True).start()
         after_failure.pop_all()
-    proto.response_file(status, headers, f"/dev/fd/{reader}")
-    # The view has used the connections of this thread. Django returns only those of the thread that closes a response.
-    return close_old_connections()
+    try:
+        return proto.response_file(status, headers, f"/dev/fd/{reader}")
+    finally:
+        # The view has used connections of this thread. Django returns only those of the thread that closes a response.
+        close_old_connections()
 
 
 def _fill(reader: int, writer: int, first: bytes, pieces: Iterator[bytes], response: Any) -> None:
     """Write all pieces into the pipe, and close the pipe and the response."""
     try:
         # A write fails if the client has gone.
-        with closing(response), suppress(BrokenPipeError), open(writer, "wb") as pipe:
+        with _released(), closing(response), suppress(BrokenPipeError), open(writer, "wb") as pipe:
             with open(reader, "rb"):
                 # granian opens the pipe by its name, which exists only while `reader` is open. Close `reader` as soon
                 # as granian has opened the pipe: otherwise a write would wait for ever after the client has gone.
                 pipe.write(first[:1])
                 pipe.flush()
-                _wait_until_read(reader)
+                if not _was_read(reader):
+                    logger.warning("No response was sent: the client has gone, or granian cannot open the pipe")
             pipe.write(first[1:])
             pipe.flush()
             for piece in pieces:
@@ -79,14 +92,21 @@ def _fill(reader: int, writer: int, first: bytes, pieces: Iterator[bytes], respo
         logger.exception("A response has ended early")
 
 
-def _wait_until_read(reader: int) -> None:
-    """Wait until the pipe is empty, but at most `limits.REQUEST` seconds.
+@contextmanager
+def _released() -> Iterator[None]:
+    """Context manager: let the next response be sent afterwards."""
+    try:
+        yield
+    finally:
+        _free.release()
 
-    If the client has gone, granian reads nothing.
-    """
+
+def _was_read(reader: int) -> bool:
+    """Wait until the pipe is empty, but at most `limits.REQUEST` seconds. Return whether it is empty."""
     unread = select.poll()
     unread.register(reader, select.POLLIN)
     deadline, pause = time.monotonic() + limits.REQUEST, 0.001
     while unread.poll(0) and time.monotonic() < deadline:
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+    return not unread.poll(0)

@@ -40,6 +40,7 @@ def test_the_last_line_has_every_figure(environment: dict[str, str]) -> None:
         assert report[name]["requests_per_s"] > 0
         assert report[name]["cpu_ms"] > 0
     assert all(report[name] > 0 for name in rates)
+    assert 0 <= report["machine"]["steal"] <= 1
     assert {(row["skus"], row["clients"]) for row in report["cost_growth"]} == set(growth.POINTS)
     assert all(row["cpu_ms"] > 0 for row in report["cost_growth"])
     assert set(report["strategies"]) == {"redis-lock", "guarded-update"}
