@@ -266,9 +266,13 @@ class StandingSerializer(serializers.Serializer[Any]):
         "is still to come. `admitted`: order with the ticket. `ended`: your turn is over; enter again.",
     )
     entered = serializers.IntegerField(help_text="Places that were given.")
-    place = serializers.IntegerField(allow_null=True, help_text="Your number in the line. Null before the draw.")
-    ahead = serializers.IntegerField(allow_null=True, help_text="Customers before you whose turn has not come.")
-    estimate = serializers.IntegerField(allow_null=True, help_text="Seconds until your turn, at the present rate.")
+    place = serializers.IntegerField(allow_null=True, help_text="Your number in the line. Null outside and before the draw.")
+    ahead = serializers.IntegerField(
+        allow_null=True, help_text="Customers before you whose turn has not come. Null unless `waiting` or `admitted`."
+    )
+    estimate = serializers.IntegerField(
+        allow_null=True, help_text="Seconds until your turn, at the present rate. Null when `ahead` is."
+    )
     poll_after = serializers.IntegerField(help_text="Seconds after which to look again, not earlier.")
     ticket = serializers.CharField(allow_null=True, help_text="Send it as `Waiting-Ticket` with your orders.")
     ends_at = serializers.DateTimeField(allow_null=True, help_text="When the ticket ends.")

@@ -26,7 +26,7 @@ PAUSE = 0.25
 MOST_SALES = 100
 """Maximum number of sales whose refusals a process counts separately, because each sale adds series to the metrics."""
 MOST = 100_000
-"""Maximum number of events that wait for the next write. Older events are dropped."""
+"""Maximum number of increments and of observations that wait for the next write. Older ones are dropped."""
 WRITING = "Writing metrics"
 
 
@@ -49,7 +49,8 @@ class Recorder(Observer):
         # prometheus_client reads this variable when the first metric is created.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder.path)
         values.ValueClass = values.MultiProcessValue(Slot(role, folder))
-        self._reports: deque[tuple[Counter | Histogram, float]] = deque(maxlen=MOST)
+        self._increments: deque[tuple[Counter, float]] = deque(maxlen=MOST)
+        self._observations: deque[tuple[Histogram, float]] = deque(maxlen=MOST)
         self._orders = cache(_counter(of.ORDERS).labels)
         self._refusals = cache(partial(_of_sale, _counter(of.REFUSALS), set()))
         self._placing = cache(_histogram(of.PLACING).labels)
@@ -91,13 +92,13 @@ class Recorder(Observer):
         """Write all events into the files."""
         with self._writing:
             added: defaultdict[Counter, float] = defaultdict(float)
+            for _ in range(len(self._increments)):
+                counter, amount = self._increments.popleft()
+                added[counter] += amount
             observed: defaultdict[Histogram, list[float]] = defaultdict(list)
-            for _ in range(len(self._reports)):
-                metric, value = self._reports.popleft()
-                if isinstance(metric, Histogram):
-                    observed[metric].append(value)
-                else:
-                    added[metric] += value
+            for _ in range(len(self._observations)):
+                histogram, value = self._observations.popleft()
+                observed[histogram].append(value)
             for counter, amount in added.items():
                 counter.inc(amount)
             for histogram, found in observed.items():
@@ -108,10 +109,10 @@ class Recorder(Observer):
         offer = offers.cache.get(sale).value
         strategy = "none" if offer is None else offer.strategy
         name = result if isinstance(result, str) else self._slug_of(result)
-        self._reports.append((self._orders(strategy, name), 1))
+        self._increments.append((self._orders(strategy, name), 1))
         if offer is not None and isinstance(result, Exception):
-            self._reports.append((self._refusals(sale, name), 1))
-        self._reports.append((self._placing(strategy), seconds))
+            self._increments.append((self._refusals(sale, name), 1))
+        self._observations.append((self._placing(strategy), seconds))
 
     def order_request(self, status: int, seconds: float, *, waited: float) -> None:
         """Count a response to an order request.
@@ -120,8 +121,8 @@ class Recorder(Observer):
             seconds: time since the request arrived completely.
             waited: seconds of that time in which the request waited for a thread.
         """
-        self._reports.append((self._requests(str(status)), seconds))
-        self._reports.append((self._thread_wait, waited))
+        self._observations.append((self._requests(str(status)), seconds))
+        self._observations.append((self._thread_wait, waited))
 
     def web_process(self, *, busy: int, waiting: int) -> None:
         """Set the gauges of this web process: busy threads, waiting requests and the state of the connection pool."""
@@ -150,37 +151,39 @@ class Recorder(Observer):
         self._reconciled.set(at)
 
     def lock_waited(self, strategy: str, seconds: float, *, granted: bool) -> None:
-        self._reports.append((self._lock_wait(strategy, "yes" if granted else "no"), seconds))
+        self._observations.append((self._lock_wait(strategy, "yes" if granted else "no"), seconds))
 
     def lock_held(self, strategy: str, seconds: float, *, lost: bool) -> None:
-        self._reports.append((self._lock_hold(strategy), seconds))
+        self._observations.append((self._lock_hold(strategy), seconds))
         # Add `lost` even if it is 0, to create the series with 0. If the series began with 1, Prometheus would not see
         # the first lost lease as an increase.
-        self._reports.append((self._leases_lost(strategy), lost))
+        self._increments.append((self._leases_lost(strategy), lost))
 
     def batch_saved(self, orders: int) -> None:
-        self._reports.append((self._group_size, orders))
+        self._observations.append((self._group_size, orders))
 
     def batch_waited(self, since: float, until: float) -> None:
-        self._reports.append((self._group_wait, until - since))
+        self._observations.append((self._group_wait, until - since))
 
     def committed(self, seconds: float) -> None:
-        self._reports.append((self._commit, seconds))
+        self._observations.append((self._commit, seconds))
 
     def refused_from_memory(self) -> None:
-        self._reports.append((self._from_memory, 1))
+        self._increments.append((self._from_memory, 1))
 
     def left_queue(self, *, ages: Sequence[float], refused: int) -> None:
-        self._reports.extend((self._queue_wait, age) for age in ages)
-        self._reports.append((self._queue_done("saved"), len(ages)))
-        self._reports.append((self._queue_done("refused"), refused))
+        self._observations.extend((self._queue_wait, age) for age in ages)
+        self._increments.append((self._queue_done("saved"), len(ages)))
+        self._increments.append((self._queue_done("refused"), refused))
 
     def dead_letter(self) -> None:
-        self._reports.append((self._queue_done("dead-letter"), 1))
+        self._increments.append((self._queue_done("dead-letter"), 1))
 
     def _begin_in_child(self) -> None:
         self._writing.release()
-        self._reports.clear()  # The parent process writes the events from before the fork.
+        # The parent process writes the events from before the fork.
+        self._increments.clear()
+        self._observations.clear()
         self._begin()
 
     def _begin(self) -> None:
