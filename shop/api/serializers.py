@@ -266,7 +266,9 @@ class StandingSerializer(serializers.Serializer[Any]):
         "is still to come. `admitted`: order with the ticket. `ended`: your turn is over; enter again.",
     )
     entered = serializers.IntegerField(help_text="Places that were given.")
-    place = serializers.IntegerField(allow_null=True, help_text="Your number in the line. Null outside and before the draw.")
+    place = serializers.IntegerField(
+        allow_null=True, help_text="Your number in the line. Null outside and before the draw."
+    )
     ahead = serializers.IntegerField(
         allow_null=True, help_text="Customers before you whose turn has not come. Null unless `waiting` or `admitted`."
     )

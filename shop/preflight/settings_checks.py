@@ -50,8 +50,11 @@ def payments() -> Finding:
         chosen = provider()
     except ImproperlyConfigured as wrong:
         return Finding(check, "red", str(wrong), CONNECT)
-    if not isinstance(chosen, SignedProvider):
+    if not isinstance(chosen, SignedProvider) and chosen.origin:
         return Finding(check, "ok", f"Buyers pay at {chosen.origin}.")
+    if not isinstance(chosen, SignedProvider):
+        text = "The payment provider has no page, so orders have no button to pay."
+        return Finding(check, "warning", text, "Set `origin` in its class to the page where buyers pay.")
     if not secret and settings.PAY_WITHOUT_PROVIDER:
         text = "Customers mark their own orders as paid."
         return Finding(check, "warning", text, "To take money, set PAYMENT_SECRET and unset PAY_WITHOUT_PROVIDER.")

@@ -153,9 +153,12 @@ def test_a_webhook_that_says_nothing_of_money_is_accepted(order: UUID) -> None:
     assert (tells(type="hello").content, state(order), UnmatchedReport.objects.count()) == (b"OK", "pending", 0)
 
 
-def test_preflight_and_serve_know_it(settings: Any) -> None:
+def test_preflight_and_serve_know_it(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found = settings_checks.payments()
     assert (found.level, found.text) == ("ok", "Buyers pay at https://tiny.example.")
+    with monkeypatch.context() as without_page:
+        without_page.setattr(TinyPay, "origin", "")
+        assert settings_checks.payments().level == "warning"
     for path in ("nothing", "shop.nothing.Provider", f"{__name__}.OfNoProvider", f"{__name__}.PaymentProvider"):
         settings.PAYMENT_PROVIDER = path
         assert settings_checks.payments().level == "red", path
