@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 from django.core.management import call_command
@@ -21,6 +22,7 @@ from loadtest.verdict import Verdict, holds
 from shop.management.commands.sample import MIDNIGHT, TONIGHT, SampleSale
 from shop.models import Order, Sale
 from shop.orders import payments
+from shop.pages.account import mails_are_printed
 from shop.sales import lifecycle
 
 # Bursts in the order of the lesson: from the first attempt of most programmers to correct code.
@@ -142,8 +144,13 @@ def left_to_buyers(sale: Sale) -> list[int]:
     return [item.product_id for item in sale.items.order_by("pk")][:-1]
 
 
-def welcome(url: str, password: str, sale: Sale, coming: Sale) -> str:
-    """Return the text that tells a visitor what to try while the shop keeps running."""
+def welcome(url: str, password: str, sale: Sale, coming: Sale, *, mails: Path) -> str:
+    """Return the text that tells a visitor what to try while the shop keeps running.
+
+    Args:
+        mails: the log that mails are printed into.
+    """
+    mail = f"  sign up        the mail with the link is at the end of {mails}\n" if mails_are_printed() else ""
     return f"""
 
 The shop keeps running. Stop it with Ctrl-C.
@@ -157,5 +164,5 @@ The shop keeps running. Stop it with Ctrl-C.
   lab            {url}/lab/            watch flawed code break
   API            {url}/api/docs/
   log in as      admin or buyer, password {password}
-  another burst  make rush ARGS="--strategy lua --clients 200 --url {url}"
+{mail}  another burst  make rush ARGS="--strategy lua --clients 200 --url {url}"
 """

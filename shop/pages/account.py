@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any, cast
 
 from allauth.account.models import EmailAddress
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import logout
 from django.contrib.auth.decorators import login_required
@@ -88,6 +89,11 @@ def sign_out(request: HttpRequest) -> HttpResponse:
     logout(request)
     messages.success(request, _("You are logged out on all devices."))
     return redirect("account_login")
+
+
+def mails_are_printed() -> bool:
+    """Return whether mails go into the log of the web server, because `EMAIL_URL` names no mail server."""
+    return bool(settings.EMAIL_BACKEND == "django.core.mail.backends.console.EmailBackend")
 
 
 def _not_now(error: NotNow) -> PageRefused:

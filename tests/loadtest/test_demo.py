@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,7 +79,7 @@ def test_the_demo_leaves_a_shop_that_has_sold_something(settings: Any, secret: s
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("redis")
-def test_the_demo_ends_with_an_open_sale_and_one_that_comes() -> None:
+def test_the_demo_ends_with_an_open_sale_and_one_that_comes(settings: Any) -> None:
     earlier = prepare(strategy="guarded-update", units=1, customers=[], limit=1).sale
     began = timezone.now()
     prepare(strategy="lua", units=1, customers=[], limit=1)
@@ -90,10 +91,13 @@ def test_the_demo_ends_with_an_open_sale_and_one_that_comes() -> None:
     assert set(not_over.values_list("slug", flat=True)) == {open_now.slug, coming.slug} == {"tonight", "midnight"}
     assert open_now.opens_at <= now < coming.opens_at
     assert Sale.objects.get(pk=earlier).closes_at > now, "a sale of an earlier demo is left alone"
-    said = welcome("http://shop", "last-unit", open_now, coming)
+    said = welcome("http://shop", "last-unit", open_now, coming, mails=Path("/logs/web.log"))
     for address in ("/", "/sales/tonight/", "/sales/midnight/", "/admin/", "/lab/", "/api/docs/"):
         assert f"http://shop{address}" in said
     assert "password last-unit" in said
+    assert "/logs/web.log" not in said
+    settings.EMAIL_BACKEND = "django.core.mail.backends.console.EmailBackend"
+    assert "/logs/web.log" in welcome("", "", open_now, coming, mails=Path("/logs/web.log"))
 
 
 @pytest.mark.django_db(transaction=True)

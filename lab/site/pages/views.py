@@ -62,6 +62,7 @@ def play(request: HttpRequest, slug: str) -> HttpResponse:
         "choices": choices_of(session, trace),
         "most_choices": MOST_CHOICES,
         "left_out": len(asked.schedule) - len(trace.schedule) if not trace.reached else 0,
+        "replay_broke_nothing": asked.lenient and session.schedule and not trace.reached and not trace.ended,
         "undo": session.first(len(session.schedule) - 1) if session.schedule else None,
         "restart": session.first(0),
         "other_counts": [PlaySession(slug, (), clients) for clients in CLIENT_COUNTS],

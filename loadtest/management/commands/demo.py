@@ -44,11 +44,13 @@ class Command(BaseCommand):
                 console.print(*map(line_of, shop.statuses), sep="\n", style="dim", soft_wrap=True, highlight=False)
                 began = timezone.now()
                 verdicts = run_progression(shop.url, console)
-                pay_orders(began)
-                close_bursts(began)
-                sale, coming = open_sales(password)
+                with console.status("Paying orders, and preparing two sales …"):
+                    pay_orders(began)
+                    close_bursts(began)
+                    sale, coming = open_sales(password)
                 if not options["once"]:
-                    console.print(welcome(shop.url, password, sale, coming), soft_wrap=True, highlight=False)
+                    doors = welcome(shop.url, password, sale, coming, mails=shop.web.log)
+                    console.print(doors, soft_wrap=True, highlight=False)
                     wanted = {each.pk: left_to_buyers(each) for each in (sale, coming)}
                     running.enter_context(DemoBuyers(shop.url, wanted))
                     shop.wait()

@@ -62,6 +62,8 @@ class Command(BaseCommand):
                 f"Each web process accepts {accepted:,} connections instead of {settings.WEB_CONNECTIONS:,} "
                 "(WEB_CONNECTIONS), because it may not open more files. Raise the limit that `ulimit -Hn` shows."
             )
-        self.stderr.write(f"Starting the shop at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C.")
+        # Without a style, because Django prints what goes to standard error in red.
+        starting = f"Starting the shop at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C."
+        self.stderr.write(starting, style_func=str)
         arguments = serve.web_command(options["host"], options["port"])
         os.execve(sys.executable, arguments, {**os.environ, **serve.web_environment()})  # noqa: S606 - our own command
