@@ -101,20 +101,15 @@ def test_after_a_batch_of_several_the_next_one_waits_for_more(
     assert counting.batches[-1] == ["e", "d"]
 
 
-@pytest.mark.parametrize("error", [ValueError("no answer"), KeyboardInterrupt()], ids=["an error", "an interruption"])
-def test_an_error_is_raised_to_every_caller_of_its_batch(
-    batcher: Batcher[str, int], submit: Submit, counting: Counting, error: BaseException
-) -> None:
-    counting.raises = {"c": error}
-    results = [submit(request) for request in "abc"]
-    counting.go_on.set()
-    assert [result.exception(PATIENCE) for result in results] == [None, error, error]
-    assert batcher.submit("d", counting.run) == 3
-
-
-@pytest.mark.parametrize("error", [None, ValueError("no answer")], ids=["an answer", "an error"])
-def test_the_wait_of_each_call_ends_when_its_batch_begins(
-    waits: list[tuple[float, float]], submit: Submit, counting: Counting, error: Exception | None
+@pytest.mark.parametrize(
+    "error", [None, ValueError("no answer"), KeyboardInterrupt()], ids=["an answer", "an error", "an interruption"]
+)
+def test_each_call_of_a_batch_waits_for_its_beginning_and_gets_its_error(
+    batcher: Batcher[str, int],
+    waits: list[tuple[float, float]],
+    submit: Submit,
+    counting: Counting,
+    error: BaseException | None,
 ) -> None:
     counting.raises = {"c": error} if error else {}
     results = [submit(request) for request in "abc"]
@@ -125,6 +120,7 @@ def test_the_wait_of_each_call_ends_when_its_batch_begins(
     assert first <= begun < before
     assert len(others) == 2
     assert all(since < before < until for since, until in others), "they began after the batch before them"
+    assert batcher.submit("d", counting.run) == 3
 
 
 def test_too_few_results_are_an_error(batcher: Batcher[str, int], counting: Counting) -> None:

@@ -9,8 +9,7 @@ from django.test import override_settings
 
 from inventory import stock
 from inventory.errors import StockUnavailable
-from inventory.models import StockItem
-from inventory.strategies import locks, registry
+from inventory.strategies import locks
 from inventory.strategies.base import Strategy
 from inventory.strategies.locks import lock_strategy
 from tests.factories import new_request
@@ -43,20 +42,6 @@ class TestLock(StrategyConformance):
     @pytest.fixture
     def strategy(self, on_its_server: Strategy) -> Strategy:
         return on_its_server
-
-
-@pytest.mark.parametrize("on_its_server", ["etcd-lock"], indirect=True)
-def test_a_sku_moves_from_redis_to_etcd_and_back(ledger: Ledger, on_its_server: Strategy) -> None:
-    """A sku can move from Redis to etcd, whose fences are far lower, and back."""
-    stock.deliver("a", 4)
-    redis_lock = registry.get("redis-lock")
-    seen = []
-    for strategy in (redis_lock, on_its_server, on_its_server, redis_lock):
-        strategy.place(new_request(("a", 1)), ledger.save)
-        seen.append(StockItem.objects.values_list("fenced_by", "fence").get())
-    assert [name for name, _ in seen] == ["redis-lock", "etcd-lock", "etcd-lock", "redis-lock"]
-    assert seen[1][1] < seen[2][1] < seen[0][1] < seen[3][1]
-    ledger.assert_law(a=(0, 4))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,8 +23,9 @@ from inventory.strategies.base import Strategy
 from inventory.strategies.locked import Locked
 from inventory.strategies.locks import stock_lock
 from locking import Lease, RedisLock
-from tests.factories import elsewhere, interleaved, new_request
+from tests.factories import elsewhere, interleaved, new_request, nobody
 from tests.inventory.conftest import Ledger, PausedAfterGrant, after
+from tests.inventory.segments_support import make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,17 +35,20 @@ def strategy() -> Strategy:
     return registry.get("redis-lock")
 
 
-def is_free(sku: str) -> bool:
-    lease = stock_lock(sku).acquire(blocking=False)
+def is_free(*of: Any) -> bool:
+    lease = stock_lock(*of).acquire(blocking=False)
     return lease is not None and lease.release()
 
 
-def test_the_lock_is_held_until_the_commit(strategy: Strategy, ledger: Ledger) -> None:
+@pytest.mark.parametrize("segmented", [False, True])
+def test_the_lock_is_held_until_the_commit(strategy: Strategy, ledger: Ledger, segmented: bool) -> None:
+    strategy, lock = (make("segmented-lock"), ("a", 0)) if segmented else (strategy, ("a",))
     stock.deliver("a", 1)
+    strategy.preheat(["a"], nobody)
     seen: list[tuple[bool, int]] = []
 
     def look() -> None:
-        seen.append((is_free("a"), len(ledger.orders())))
+        seen.append((is_free(*lock), len(ledger.orders())))
 
     def look_twice() -> None:
         elsewhere(look)

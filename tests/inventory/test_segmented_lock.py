@@ -17,8 +17,8 @@ from inventory.strategies import registry, segmented_lock
 from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import Segmented
 from locking import Lease, RedisLock
-from tests.factories import elsewhere, interleaved, new_request, nobody
-from tests.inventory.conftest import Ledger, PausedAfterGrant, after
+from tests.factories import interleaved, new_request, nobody
+from tests.inventory.conftest import Ledger, PausedAfterGrant
 from tests.inventory.segments_support import buy, make, put_on_sale, units_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,22 +40,6 @@ def without(monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
     """Remove a guard from the SQL statement that claims units."""
     assert guard in segmented_lock.CLAIM
     monkeypatch.setattr(segmented_lock, "CLAIM", segmented_lock.CLAIM.replace(guard, ""))
-
-
-def test_the_lock_is_held_until_the_commit(strategy: Segmented, ledger: Ledger) -> None:
-    seen = []
-
-    def look() -> None:
-        lease = stock_lock("a", 0).acquire(blocking=False)
-        seen.append((lease is not None and lease.release(), len(ledger.orders())))
-
-    def look_twice() -> None:
-        elsewhere(look)
-        transaction.on_commit(lambda: elsewhere(look))
-
-    strategy.place(new_request(("a", 1)), after(look_twice, ledger.save))
-    look()
-    assert seen == [(False, 0), (False, 1), (True, 1)]
 
 
 @pytest.fixture
