@@ -87,12 +87,14 @@ def test_every_figure_is_shown_and_the_fastest_comes_first(file: Path) -> None:
     [
         ("?locks=name", "redis redis-py thread"),
         ("?locks=fairness", "redis-py redis thread"),
+        ("?locks=recovery_s", "redis redis-py thread"),
         ("?locks=-recovery_s", "redis-py redis thread"),
         ("?locks=__class__", "thread redis redis-py"),
         ("?locks=%3Cscript%3E&strategies=''", "thread redis redis-py"),
     ],
 )
 def test_the_address_sorts_a_table(file: Path, query: str, names: str) -> None:
+    """A row without a figure is last in both directions."""
     store(file)
     assert [row[0].split()[0] for row in rows("locks", query)] == names.split()
     assert rows("strategies", query)[0][0] == "guarded-update"
@@ -104,6 +106,14 @@ def test_a_heading_sorts_its_own_table_only(file: Path) -> None:
     assert 'aria-sort="descending"><a href="?strategies=name&locks=p95_ms#locks">Wait p95</a>' in shown
     assert '<a href="?strategies=p50_ms&locks=-p95_ms#strategies">Wait p50</a>' in shown
     assert '<a href="?strategies=-per_s&locks=-p95_ms#strategies">Orders per second</a>' in shown
+
+
+def test_the_chart_shows_the_figure_by_which_its_table_is_sorted(file: Path) -> None:
+    store(file)
+    (chart,) = re.findall(r'<section id="locks">.*?(<figure.*?</figure>)', page("?locks=-recovery_s"))
+    assert "Crash recovery" in chart
+    assert re.findall(r"<span>(.*?)</span>", chart) == ["redis-py", "redis", "thread"]
+    assert [round(float(width)) for width in re.findall(r'class="sold" width="([\d.]+)%"', chart)] == [100, 99, 0]
 
 
 @pytest.mark.parametrize(("field", "value", "note"), [("source", "0" * 64, STALE), ("short", True, SHORT)])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from lab.site.pages.first_path import STATIONS
-from tests.lab.test_browser import Open, assert_accessible, open_page
+from tests.lab.test_browser import Open, assert_accessible, open_page, press
 from tests.lab.test_browser import pytestmark as in_chromium
 
 __all__ = ["open_page"]
@@ -15,15 +15,6 @@ pytestmark = [pytest.mark.slow, *in_chromium]
 
 NO_STORAGE = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('forbidden'); } });"
 NO_LOCK, SETNX = STATIONS[0], STATIONS[1]
-
-
-def press(page: Page, *choices: str) -> None:
-    """Press these choices with the keyboard, and wait for the next page after each one."""
-    for choice in choices:
-        before = page.url
-        page.locator(".choice", has=page.get_by_text(choice, exact=True)).focus()
-        page.keyboard.press("Enter")
-        page.wait_for_url(lambda url, before=before: url != before)
 
 
 def test_the_first_station_is_played_by_keyboard_and_remembered(open_page: Open) -> None:

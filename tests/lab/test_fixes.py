@@ -11,8 +11,8 @@ from lab.ladder.catalogue import LADDER, next_rung
 from lab.ladder.locks.fence import Fence
 from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.sandbox.sandbox import Sandbox
-from lab.site.pages.replays import offered_faults
 from lab.workloads.registry import can_play, new_experiment
+from tests.lab.rung_support import Player
 from tests.lab.schedule_support import slow_but_for_each_kind
 
 WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
@@ -21,7 +21,7 @@ FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 
 
 @pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in FLAWED if can_play(LADDER[slug])))
-def test_a_witness_breaks_nothing_on_the_fix(sandbox: Sandbox, slug: str) -> None:
+def test_a_witness_breaks_nothing_on_the_fix(play: Player, slug: str) -> None:
     """A witness (the schedule that breaks a rung) breaks nothing on the rung's fix, where its fault must still happen.
 
     The fix has other steps, so the witness is replayed as far as possible.
@@ -29,15 +29,7 @@ def test_a_witness_breaks_nothing_on_the_fix(sandbox: Sandbox, slug: str) -> Non
     entry, fix, stored = LADDER[slug], next_rung(slug), witness.load(slug)
     assert stored is not None
     assert fix is not None
-    trace = replay(
-        fix.slug,
-        stored.schedule,
-        sandbox,
-        clients=stored.clients,
-        faults=offered_faults(fix),
-        to_the_end=True,
-        as_far_as_possible=True,
-    )
+    trace = play(fix.slug, stored.schedule, clients=stored.clients)
     assert (trace.broken, trace.why, trace.ended) == (None, "", True)
     happened = any(choice.startswith(entry.broken_by or "") for choice in trace.schedule)
     assert happened is (slug != WITHOUT_ITS_FAULT)

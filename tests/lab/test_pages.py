@@ -80,30 +80,21 @@ def test_a_rung_on_its_own_servers_has_a_page(reader: Client, monkeypatch: pytes
     assert "broken in 17 of 500 runs" in text(reader.get(f"/lab/rungs/{slug}/"))
 
 
-SEARCHED = {
-    ("en", True, 1): "held in all 113 schedules of 2 clients with up to 2 preemptions and 1 fault\n",
-    ("en", True, 2): "held in all 113 schedules of 2 clients with up to 2 preemptions and 2 faults\n",
-    ("en", False, 1): "held in a sample of 113 schedules\n",
-    ("zh-CN", True, 1): "2 个客户端、最多 2 次抢占和 1 次故障的全部 113 个调度，都守住了\n",
-    ("zh-CN", False, 1): "抽样 113 个调度，都守住了\n",
-}
-
-
 @pytest.mark.parametrize(
-    ("language", "exhausted", "faults"),
+    ("language", "exhausted", "says"),
     [
-        pytest.param(*each, marks=() if each in {("en", True, 2), ("zh-CN", False, 1)} else pytest.mark.slow)
-        for each in SEARCHED
+        ("en", True, "held in all 113 schedules of 2 clients with up to 2 preemptions and 2 faults\n"),
+        ("zh-CN", False, "抽样 113 个调度，都守住了\n"),
     ],
 )
 def test_a_verdict_names_its_bounds(
-    reader: Client, monkeypatch: pytest.MonkeyPatch, language: str, exhausted: bool, faults: int
+    reader: Client, monkeypatch: pytest.MonkeyPatch, language: str, exhausted: bool, says: str
 ) -> None:
-    searched = {**VERDICT, "exhausted": exhausted, "faults": faults}
+    searched = {**VERDICT, "exhausted": exhausted, "faults": 2}
     monkeypatch.setattr(witness, "verdict", lambda slug: searched if slug == "renewal" else None)
     for address in ("/lab/", "/lab/rungs/renewal/"):
         page = text(reader.get(address, headers={"Accept-Language": language}))
-        assert page.count(SEARCHED[language, exhausted, faults]) == 1
+        assert page.count(says) == 1
 
 
 @pytest.mark.parametrize(
@@ -256,25 +247,15 @@ def test_an_essay_exists_in_both_languages(reader: Client, name: str) -> None:
 # The visitor as scheduler
 
 
-@pytest.mark.parametrize(
-    ("schedule", "heading", "sentence"),
-    [
-        (
-            "A,A,B,B",
-            "All clients are done",
-            "Not broken: “conserved” holds. But “one holder” does not: A and B are inside",
-        ),
-        (
-            "A,B,B,A",
-            "You broke it",
-            "Broken invariant: conserved. 2 clients were told sold, but 1 of 10 units are gone.",
-        ),
-    ],
-)
-def test_only_the_goal_is_judged(reader: Client, schedule: str, heading: str, sentence: str) -> None:
-    page = re.sub("<[^>]*>", "", text(play(reader, "no-lock", schedule, clients=2)))
-    assert heading in page
-    assert sentence in " ".join(page.split())
+def test_only_the_goal_is_judged(reader: Client) -> None:
+    done, broken = (
+        " ".join(re.sub("<[^>]*>", "", text(play(reader, "no-lock", schedule, clients=2))).split())
+        for schedule in ("A,A,B,B", "A,B,B,A")
+    )
+    assert "All clients are done" in done
+    assert "Not broken: “conserved” holds. But “one holder” does not: A and B are inside" in done
+    assert WON in broken
+    assert "Broken invariant: conserved. 2 clients were told sold, but 1 of 10 units are gone." in broken
 
 
 def test_every_choice_leads_to_an_address_with_one_more_choice(reader: Client) -> None:

@@ -1,4 +1,4 @@
-"""The game on every playable rung: each link leads to a page."""
+"""The game on every playable rung: it begins at step 0, and each link leads to a page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from django.test import Client
 from lab.claims import witness
 from lab.ladder.catalogue import LADDER
 from lab.site.pages import example_run
+from lab.site.pages.first_path import STATIONS
 from lab.site.pages.play_session import CLIENT_COUNTS, PlaySession
 from lab.workloads.registry import can_play
 
@@ -33,7 +34,10 @@ def links(reader: Client, address: str, page: str) -> list[str]:
     return [unescape(link) for link in dict.fromkeys(found)]
 
 
-@pytest.mark.parametrize("slug", [slug for slug, entry in LADDER.items() if can_play(entry)])
+PLAYABLE = [slug for slug, entry in LADDER.items() if can_play(entry)]
+
+
+@pytest.mark.parametrize("slug", PLAYABLE)
 def test_every_link_of_the_game_leads_to_a_page(slug: str) -> None:
     reader, rung, start = Client(), f"/lab/rungs/{slug}/", PlaySession(slug, (), LADDER[slug].clients)
     # Skip links that are the same on every rung.
@@ -62,3 +66,22 @@ def test_a_game_with_a_worker_can_be_played_to_its_end() -> None:
     page = reader.get(PlaySession("lua-queue", tuple(schedule), 2).address).content.decode()
     assert "Not broken." in page
     assert reader.get("/lab/rungs/lua/play/?schedule=W").status_code == 400
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the path", "the ladder"])
+def test_every_game_begins_at_step_0(first: bool) -> None:
+    """Negative control: an address with a step."""
+    starts = (
+        [f"/lab/first/{station.slug}/" for station in STATIONS]
+        if first
+        else [f"/lab/rungs/{slug}/play/" for slug in PLAYABLE]
+    )
+    assert {start: steps_taken(start) for start in starts} == dict.fromkeys(starts, (0, True, True))
+    assert steps_taken(f"{starts[0]}?schedule=A") == (1, False, True)
+
+
+def steps_taken(address: str) -> tuple[int, bool, bool]:
+    """Return how many steps a page shows, whether it says that there is none, and whether it offers a choice."""
+    page = Client().get(address).content.decode()
+    steps = len(re.findall(r"<li data-panel=", page))
+    return steps, "No client has taken a step yet. All of them wait for you." in page, 'class="choice' in page

@@ -21,8 +21,10 @@ LINE = {"broken": 1, "tries": 2}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_is_logged_yet(monkeypatch: pytest.MonkeyPatch, unhashed: None) -> None:
     monkeypatch.setattr(result_store, "_logged", set())
+    for name in ("behaviour_of_verdict", "behaviour_of_stress"):
+        monkeypatch.setattr(witness, name, str)
 
 
 @pytest.fixture

@@ -46,7 +46,6 @@ ON_SERVERS = [slug for slug in FLAWED if slug not in PLAYED]
 
 
 def test_every_rung_is_on_the_ladder_in_order() -> None:
-    """Every rung is on the ladder, in the order in which the packages list the rungs."""
     of_locks = [slug for slug, entry in LADDER.items() if entry.track == "locks"]
     assert [slug for slug in of_locks if slug in LOCKS] == list(LOCKS)
     assert [slug for slug in of_locks if slug in SOUND] == list(SOUND)

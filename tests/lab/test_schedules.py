@@ -15,7 +15,7 @@ from lab.workloads.registry import BUILDERS, can_play
 from tests.lab.schedule_support import broken_by, searched, slow_but_for_each_kind
 
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed" and can_play(entry)]
-QUICK = ["renewal", "re-entrant", "fence", "lock-table-for-update", "redis-lock", "guarded-update", "lua"]
+QUICK = ["renewal", "re-entrant", "fence", "redis-lock", "guarded-update", "lua"]
 """Sound rungs whose search takes seconds. `manage.py ladder --verify` searches all of them."""
 
 

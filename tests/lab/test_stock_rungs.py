@@ -20,7 +20,7 @@ from inventory.requests import Placement
 from lab.checkers import ledger
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.segmented_keys import SEGMENTS, SegmentedKeys
-from lab.models import RungOrder, RungStock
+from lab.models import RungOrder
 from shop.models import Order
 from tests.factories import count_by_kind, meeting_before_the_write, new_request
 
@@ -203,8 +203,3 @@ def test_stocking_up_resets_one_sku_and_leaves_the_others() -> None:
     ledger.stock_up("a", 5)
     assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 5, 5, 0), Figures("b", 2, 2, 1)]
     assert {sku: {rung.copy(sku) for rung in RUNGS.values()} for sku in "ab"} == {"a": {None, 5}, "b": {None, 2}}
-
-
-def test_the_figures_of_an_unknown_sku_are_an_error() -> None:
-    with pytest.raises(RungStock.DoesNotExist):
-        ledger.figures("unknown")
