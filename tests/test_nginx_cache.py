@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadtest.local_proxy import replaced
 from shop.runtime import door
+from tests.http_server import serving
 from tests.test_nginx import CONFIGURATION, proxy, pytestmark
 from tests.waiting import wait_for
 
@@ -83,16 +83,12 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: Any) -> None:
-        """Suppress the log."""
-
 
 @contextmanager
 def shop() -> Iterator[Shop]:
-    with Shop() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = Shop()
+    with serving(server):
         yield server
-        server.shutdown()
 
 
 def ask(port: int, path: str, **headers: str) -> str:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,25 @@ def manage(environment: dict[str, str]) -> Manage:
         )
 
     return run
+
+
+def bench(environment: Mapping[str, str], *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run a benchmark until it ends."""
+    return subprocess.run(
+        [sys.executable, "-m", "loadtest.bench", *arguments],
+        cwd=CHECKOUT,
+        env={**environment, **more},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+def report_of(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:
+    """Return the JSON report of a benchmark, its last line. Its exit status must be the given one."""
+    assert done.returncode == status, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return report
 
 
 @pytest.fixture(scope="module")

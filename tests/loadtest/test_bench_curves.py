@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +19,7 @@ from loadtest.bench.clients import ClientResults, Plan
 from loadtest.preparation import create_customers
 from servers import ServerError
 from shop.models import Order, Sale
-from tests.loadtest.conftest import CHECKOUT
+from tests.loadtest.conftest import bench, report_of
 
 in_process = pytest.mark.django_db(transaction=True)
 
@@ -134,13 +131,6 @@ def test_a_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(process.returncode for process in processes.processes)
 
 
-@pytest.mark.parametrize("module", [segments, contention])
-def test_the_help_says_which_claim_is_tested(module: Any) -> None:
-    parser = argparse.ArgumentParser()
-    module.add_arguments(parser)
-    assert "The claim under test:" in parser.format_help()
-
-
 def test_tables_show_every_figure() -> None:
     results = ClientResults(placed=30, failed_updates=60, gave_up=10, waits_ms=[2.0] * 30, cpu=0.5)
     cells = {"orders_per_s": 100.0, "least": 90.0, "most": 110.0, "cpu": 0.5}
@@ -178,17 +168,7 @@ def test_tables_show_every_figure() -> None:
     ],
 )
 def test_the_last_line_is_json(environment: dict[str, str], subject: str, options: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench", subject, "--json", "--rounds", "1", "--seconds", "0.3", *options],
-        cwd=CHECKOUT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = report_of(bench(environment, subject, "--json", "--rounds", "1", "--seconds", "0.3", *options))
     assert {"cpus", "processor", "python", "rounds", "seconds"} <= set(report["machine"])
     if subject == "segments":
         assert [row["segments"] for row in report["segments"]] == [1, 2]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from loadtest.bench.lock_sessions import TTL
 from locking import Lease
 from locking.renewal import watchdog
 from servers import zookeeper
+from tests.loadtest.conftest import bench, report_of
 from tests.lock_servers import needs_zookeeper
 
 pytestmark = pytest.mark.slow
@@ -27,18 +26,13 @@ FIGURES = {
 }
 
 
-def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    sizes = ["--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1", "--idle", "0.2"]
-    command = [sys.executable, "-m", "loadtest.bench", "locks", "--json", *sizes, *arguments]
-    environment = {**os.environ, **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=environment)
+SIZES = ["--rounds", "1", "--pairs", "3", "--handoffs", "2", "--seconds", "0.1", "--idle", "0.2"]
+bench_locks = partial(bench, os.environ, "locks", "--json", *SIZES)
 
 
 @needs_zookeeper
 def test_the_last_line_is_json_with_all_locks_and_peers() -> None:
-    done = bench()
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = report_of(bench_locks())
     assert (set(report["locks"]), set(report["peers"])) == (set(LOCKS), set(PEERS))
     rows = report["locks"] | report["peers"]
     assert all(set(row) == FIGURES for row in rows.values())
@@ -49,18 +43,15 @@ def test_the_last_line_is_json_with_all_locks_and_peers() -> None:
 
 def test_recovery_of_a_peer_takes_its_ttl() -> None:
     """Recovery of a competing lock takes its TTL, although its waiter blocks longer than a socket timeout."""
-    done = bench("--recovery", "--only", "python-redis-lock")
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout.splitlines()[-1])["peers"].values()
+    (row,) = report_of(bench_locks("--recovery", "--only", "python-redis-lock"))["peers"].values()
     assert TTL / 2 < row["recovery_s"] < 2 * TTL
 
 
 def test_only_contenders_on_zookeeper_need_it(tmp_path: Path) -> None:
     """Only locks on ZooKeeper need Java. An empty PATH simulates a machine without it."""
-    done = bench(PATH=str(tmp_path))
+    done = bench_locks(PATH=str(tmp_path))
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, ["ZooKeeper is not installed: " + zookeeper.INSTALL])
-    done = bench("--only", "redis", PATH=str(tmp_path))
-    assert (done.returncode, list(json.loads(done.stdout.splitlines()[-1])["locks"])) == (0, ["redis"]), done.stderr
+    assert list(report_of(bench_locks("--only", "redis", PATH=str(tmp_path)))["locks"]) == ["redis"]
 
 
 @pytest.fixture(scope="module")

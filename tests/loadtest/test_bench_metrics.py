@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from loadtest.bench import metrics
-from tests.loadtest.conftest import CHECKOUT
+from tests.loadtest.conftest import bench, report_of
 
 
 def test_a_ratio_compares_within_a_round() -> None:
@@ -33,17 +30,8 @@ def test_more_than_three_percent_or_a_lost_order_fails(cpu: float, conserved: bo
 
 @pytest.mark.slow
 def test_a_short_run(environment: dict[str, str]) -> None:
-    sizes = ["--rounds", "2", "--seconds", "0.5", "--clients", "8"]
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench", "metrics", "--json", *sizes],
-        cwd=CHECKOUT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.stdout, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    done = bench(environment, "metrics", "--json", "--rounds", "2", "--seconds", "0.5", "--clients", "8")
+    report = report_of(done, done.returncode)
     assert done.returncode == (0 if metrics.is_good(report) else 1)
     assert report["conserved"]
     assert list(report["figures"]) == ["off", "metrics", "metrics and traces"]

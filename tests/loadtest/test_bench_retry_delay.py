@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from loadtest.bench import retry_delay
 from servers import zookeeper
-from tests.loadtest.conftest import CHECKOUT
+from tests.loadtest.conftest import bench, report_of
 from tests.lock_servers import needs_zookeeper
 
-
-def bench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    sizes = ("--rounds", "1", "--handoffs", "3", "--idle", "1")
-    return subprocess.run(
-        [sys.executable, "-m", "loadtest.bench", "retry-delay", *sizes, *arguments],
-        cwd=CHECKOUT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+bench_delays = partial(bench, os.environ, "retry-delay", "--rounds", "1", "--handoffs", "3", "--idle", "1")
 
 
 @pytest.mark.slow
 @needs_zookeeper
 def test_a_waiter_asks_less_often_with_a_longer_delay() -> None:
-    done = bench("--delays", "200", "10", "200", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = report_of(bench_delays("--delays", "200", "10", "200", "--json"))
     assert report["machine"] == {"cpus": os.cpu_count(), "nodes": 5, "rounds": 1, "handoffs": 3, "seconds": 1.0}
     short, long, *told = report["locks"]
     assert [(row["lock"], row["retry_delay_ms"]) for row in report["locks"]] == [
@@ -51,8 +36,8 @@ def test_a_waiter_asks_less_often_with_a_longer_delay() -> None:
 
 @pytest.mark.slow
 def test_it_says_that_zookeeper_is_missing(tmp_path: Path) -> None:
-    """The benchmark reports that ZooKeeper is missing. An empty PATH simulates a machine without Java."""
-    done = bench(PATH=str(tmp_path))
+    """An empty PATH simulates a machine without Java."""
+    done = bench_delays(PATH=str(tmp_path))
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, ["ZooKeeper is not installed: " + zookeeper.INSTALL])
 
 

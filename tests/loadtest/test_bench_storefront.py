@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -22,7 +16,8 @@ from loadtest.bench.storefront_clients import is_complete
 from loadtest.bench.storefront_page import CHROMIUM, weigh
 from servers import ServerError
 from shop.pages.sales import MODULES
-from tests.loadtest.conftest import CHECKOUT
+from tests.http_server import serving
+from tests.loadtest.conftest import bench, report_of
 from tests.test_nginx import needs_nginx
 
 STATIC = "/static/shop/"
@@ -50,9 +45,6 @@ class Answer(BaseHTTPRequestHandler):
         if not known:
             self.wfile.write(b"{}")
 
-    def log_message(self, *_: object) -> None:
-        """Suppress the log."""
-
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
@@ -62,23 +54,16 @@ class Server(ThreadingHTTPServer):
         self.seen: Counter[tuple[int, str]] = Counter()
 
 
-@contextmanager
-def server() -> Iterator[Server]:
-    with Server() as running:
-        Thread(target=running.serve_forever, daemon=True).start()
-        yield running
-        running.shutdown()
-
-
-def send(port: int, **plan: Any) -> dict[str, Any]:
+def send(running: Server, **plan: Any) -> dict[str, Any]:
     heads = [f"GET / HTTP/1.1\r\nHost: shop.example\r\nAccept-Language: {language}\r\n" for language in ("en", "zh")]
-    plan = {"port": port, "requests": [(head, "") for head in heads], "connections": 2, "conditional": True, **plan}
-    return storefront_measurements.finish(storefront_measurements.start(plan))
+    plan = {"requests": [(head, "") for head in heads], "connections": 2, "conditional": True, **plan}
+    with serving(running) as port:
+        return storefront_measurements.finish(storefront_measurements.start({"port": port, **plan}))
 
 
 def test_clients_keep_to_their_rate() -> None:
-    with server() as running:
-        load = send(running.server_port, rate=100, seconds=1)
+    running = Server()
+    load = send(running, rate=100, seconds=1)
     # The last requests are due at the end, and a busy machine may send them too late.
     assert 1 <= sum(load["answers"].values()) <= 100
     assert load["answers"]["200"] == 2, "each connection gets the document once, and asks for changes from then on"
@@ -88,8 +73,8 @@ def test_clients_keep_to_their_rate() -> None:
 
 @pytest.mark.parametrize("conditional", [True, False])
 def test_clients_without_a_rate_send_as_fast_as_they_are_answered(conditional: bool) -> None:
-    with server() as running:
-        load = send(running.server_port, rate=None, seconds=0.5, conditional=conditional)
+    running = Server()
+    load = send(running, rate=None, seconds=0.5, conditional=conditional)
     assert load["answers"] == dict_of(running.seen)
     assert load["answers"]["200"] == (2 if conditional else sum(load["answers"].values()))
     assert sum(load["answers"].values()) > 2 * 3, "they connect again after a connection is closed"
@@ -179,15 +164,8 @@ def test_a_short_run(environment: dict[str, str]) -> None:
 
     It includes a negative control: without nginx's cache, each poll reaches the shop.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench", "storefront", "--rates", "40", "--seconds", "1.5", "--json"],
-        cwd=CHECKOUT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=280,
-    )
-    report = json.loads(done.stdout.splitlines()[-1])
+    done = bench(environment, "storefront", "--rates", "40", "--seconds", "1.5", "--json")
+    report = report_of(done, done.returncode)
     goals = storefront.goals(report)
     in_time = goals.pop(storefront.IN_TIME, True)  # depends on what else the machine does
     assert (done.returncode, all(goals.values())) == (0 if in_time else 1, True), report
@@ -245,11 +223,6 @@ def test_the_weight_counts_each_file_once() -> None:
             self.end_headers()
             self.wfile.write(files[self.path])
 
-        def log_message(self, *_: object) -> None:
-            """Suppress the log."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), File) as running:
-        Thread(target=running.serve_forever, daemon=True).start()
-        sizes = weigh(f"http://127.0.0.1:{running.server_port}/sales/a/", ["/now.json"])
-        running.shutdown()
+    with serving(File) as port:
+        sizes = weigh(f"http://127.0.0.1:{port}/sales/a/", ["/now.json"])
     assert sizes == {address: len(body) for address, body in files.items()}

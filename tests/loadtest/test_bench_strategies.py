@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 
 import pytest
 
 from loadtest.bench import contention, growth, locks, segments, strategies
-from tests.loadtest.conftest import CHECKOUT
+from tests.loadtest.conftest import bench, report_of
 
 pytestmark = pytest.mark.slow
 
@@ -23,17 +20,7 @@ COSTS = {"sql_per_order", "redis_per_order", "recovery_s"}
 
 def test_the_last_line_has_every_figure(environment: dict[str, str]) -> None:
     sizes = ["--rounds", "1", "--seconds", "0.2", "--clients", "4", "--only", "redis-lock", "guarded-update"]
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench", "strategies", "--recovery", "--json", *sizes],
-        cwd=CHECKOUT,
-        env={**environment, "STOCK_LOCK_TTL": "4"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
+    report = report_of(bench(environment, "strategies", "--recovery", "--json", *sizes, STOCK_LOCK_TTL="4"))
     rates = {"queue_saved_per_s", "copy_per_s", "redis_lock_alone_per_s", "pgbench_hot_row_per_s"}
     assert set(report) == {"machine", "plain", "empty", "peer:redis-py-lock", "strategies", "cost_growth", *rates}
     for name in ("plain", "empty"):

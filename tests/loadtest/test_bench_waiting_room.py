@@ -6,15 +6,15 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
 import pytest
 
 from loadtest.bench import waiting_room
 from shop.waiting import room
-from tests.loadtest.conftest import CHECKOUT
+from tests.http_server import serving
+from tests.loadtest.conftest import CHECKOUT, bench, report_of
 
 
 @pytest.mark.slow
@@ -85,14 +85,10 @@ class BusyAtFirst(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 def test_a_buyer_repeats_a_refused_order_under_the_same_key() -> None:
-    with ThreadingHTTPServer(("127.0.0.1", 0), BusyAtFirst) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
+    with serving(BusyAtFirst) as port:
+        url = f"http://127.0.0.1:{port}"
         plan = {"url": url, "sale": 1, "body": "{}", "tokens": ["a", "b"], "per_second": 100, "room": False}
         done = subprocess.run(
             [sys.executable, "-m", "loadtest.bench.waiting_crowd"],
@@ -103,7 +99,6 @@ def test_a_buyer_repeats_a_refused_order_under_the_same_key() -> None:
             timeout=120,
             check=True,
         )
-        server.shutdown()
     crowd = json.loads(done.stdout)
     assert (crowd["bought"], crowd["order"]["requests"], crowd["order"]["busy_share"]) == (2, 4, 0.5)
     assert sorted(BusyAtFirst.keys.values()) == [2, 2]
@@ -111,16 +106,8 @@ def test_a_buyer_repeats_a_refused_order_under_the_same_key() -> None:
 
 @pytest.mark.slow
 def test_a_crowd_buys_without_and_with_a_room(environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "loadtest.bench", "waiting-room", "--entrants", "1000", "--seconds", "1", "--json"],
-        cwd=CHECKOUT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    report = json.loads(done.stdout.splitlines()[-1])
+    done = bench(environment, "waiting-room", "--entrants", "1000", "--seconds", "1", "--json")
+    report = report_of(done, done.returncode)
     # A crowd of one second may be too short for a room to make a difference.
     assert done.returncode == (0 if all(waiting_room.goals(report).values()) else 1)
     crowd = report["crowd"]

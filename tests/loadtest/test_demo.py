@@ -29,6 +29,8 @@ from tests.factories import OnSale, new_customer, on_sale, orders_in
 from tests.shop.conftest import buy, make_due, state
 from tests.waiting import wait_for
 
+in_a_shop = pytest.mark.usefixtures("transactional_db", "redis")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptedRush(Rush):
@@ -57,8 +59,7 @@ def test_only_a_flawed_rung_gets_more_bursts(
     assert (verdict["conserved"], verdict["bursts"]) == (conserved, bursts)
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis")
+@in_a_shop
 @pytest.mark.parametrize("secret", ["", "shared with the provider"])
 def test_the_demo_leaves_a_shop_that_has_sold_something(settings: Any, secret: str) -> None:
     settings.PAYMENT_SECRET = secret
@@ -77,8 +78,7 @@ def test_the_demo_leaves_a_shop_that_has_sold_something(settings: Any, secret: s
     assert sum(row.sold for row in conservation.figures()) == 18
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis")
+@in_a_shop
 def test_the_demo_ends_with_an_open_sale_and_one_that_comes(settings: Any) -> None:
     earlier = prepare(strategy="guarded-update", units=1, customers=[], limit=1).sale
     began = timezone.now()
@@ -100,8 +100,7 @@ def test_the_demo_ends_with_an_open_sale_and_one_that_comes(settings: Any) -> No
     assert "/logs/web.log" in welcome("", "", open_now, coming, mails=Path("/logs/web.log"))
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis")
+@in_a_shop
 def test_another_demo_delivers_what_was_sold_and_has_a_sale_that_comes() -> None:
     tonight, midnight = open_sales("last-unit")
     poster = tonight.items.get(product__sku="poster").product_id
@@ -116,8 +115,7 @@ def test_another_demo_delivers_what_was_sold_and_has_a_sale_that_comes() -> None
     assert all(row.conserved for row in conservation.figures())
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis")
+@in_a_shop
 def test_simulated_buyers_order_pay_and_stop_with_the_demo(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_buyers, "AT_ONCE", 6)
     monkeypatch.setattr(demo_buyers, "PAUSE", (3600.0, 3600.0))
@@ -132,8 +130,7 @@ def test_simulated_buyers_order_pay_and_stop_with_the_demo(live_server: Any, mon
     assert StockItem.objects.get(sku="poster").on_hand == 1
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis")
+@in_a_shop
 def test_simulated_buyers_go_on_although_orders_are_queued(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A visitor may give the coming sale a strategy that queues. Its orders cannot be paid at once."""
     monkeypatch.setattr(demo_buyers, "AT_ONCE", 6)
@@ -147,8 +144,7 @@ def test_simulated_buyers_go_on_although_orders_are_queued(live_server: Any, mon
     assert orders_in("pending") == 6
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("redis")
+@in_a_shop
 def test_simulated_buyers_go_on_without_selling_out(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_buyers, "AT_ONCE", 2)
     monkeypatch.setattr(demo_buyers, "CUSTOMERS", 30)
