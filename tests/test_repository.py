@@ -215,13 +215,6 @@ def test_locking_says_that_it_is_typed() -> None:
     assert (ROOT / "locking" / "py.typed").is_file()
 
 
-def test_the_files_that_the_checklists_name_are_there() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text))
-    assert len(named) > 20
-    assert sorted(name for name in named if not (ROOT / name).exists()) == []
-
-
 def test_the_changelog_has_the_parts_of_keep_a_changelog() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.+)$", text, re.MULTILINE)[0] == "[Unreleased]"

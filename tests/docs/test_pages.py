@@ -8,8 +8,8 @@ from shop.api.problems import PROBLEMS
 from tests.docs.pages import BLOCK, PAGES, ROOT
 
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|#)([^)#\s]+)")
-PATH = re.compile(r"(?<![\w/.:])((?:shop|inventory|locking|lab|loadtest|servers|tests)/[\w./-]*\w)")
-
+FOLDERS = "shop|inventory|locking|lab|loadtest|servers|tests|tools|docs|observe|[.]ci|[.]github"
+PATH = re.compile(rf"(?<![\w/.:])((?:{FOLDERS})/[\w./-]*\w)")
 PLACEHOLDER = re.compile(r"[\w./-]*<\w+>[\w./-]*")
 
 

@@ -19,8 +19,8 @@ from inventory.requests import Placement, ReturnedUnits
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit
-from tests.factories import at_once, count_by_kind, elsewhere, meeting_before_the_write, new_request, nobody, to_the_end
-from tests.inventory.conftest import Ledger, after, execute, fails
+from tests.factories import at_once, count_by_kind, elsewhere, meeting_before_the_write, new_request, to_the_end
+from tests.inventory.conftest import Ledger, after, execute, fails, put_on_sale
 
 NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
 """The strategies that can sell only after the sale was preheated."""
@@ -43,25 +43,19 @@ class StrategyConformance(ABC):
         """The strategy under test."""
 
     @staticmethod
-    def put_on_sale(strategy: Strategy, **units: int) -> None:
-        for sku, received in units.items():
-            stock.deliver(sku, received)
-        strategy.preheat(list(units), nobody)
-
-    @staticmethod
     def sell(strategy: Strategy, ledger: Ledger, *carts: Sequence[tuple[str, int]]) -> dict[str, int]:
         """Place one order per cart, all at the same time. Count the final answers by kind."""
         orders = [new_request(*cart) for cart in carts]
         return count_by_kind(at_once(*[partial(to_the_end, strategy, order, ledger.save) for order in orders]))
 
     def test_the_last_unit_is_sold_once(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=1)
+        put_on_sale(strategy, a=1)
         assert self.sell(strategy, ledger, *[[("a", 1)]] * 6) == {"COMMITTED": 1, "SoldOut": 5}
         assert len(ledger.orders()) == 1
         ledger.assert_law(a=(0, 1))
 
     def test_all_read_before_any_writes(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, last=1)
+        put_on_sale(strategy, last=1)
         buyers = [partial(to_the_end, strategy, new_request(("last", 1)), ledger.save) for _ in range(4)]
         answers = meeting_before_the_write(*buyers, waiting=partial(waiting_in_process, strategy))
         assert count_by_kind(answers) == {"COMMITTED": 1, "SoldOut": 3}
@@ -76,7 +70,7 @@ class StrategyConformance(ABC):
 
     def test_any_sku_can_be_sold(self, strategy: Strategy, ledger: Ledger) -> None:
         skus = ["café ☕", "a{b}c", "%7B", "a:b/c", "a" * 64]
-        self.put_on_sale(strategy, **dict.fromkeys(skus, 1))
+        put_on_sale(strategy, **dict.fromkeys(skus, 1))
         for sku in skus:
             assert strategy.place(new_request((sku, 1)), ledger.save) is Placement.COMMITTED
             with pytest.raises(SoldOut):
@@ -84,7 +78,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(**dict.fromkeys(skus, (0, 1)))
 
     def test_an_order_is_all_or_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=5, b=2, c=4)
+        put_on_sale(strategy, a=5, b=2, c=4)
         with pytest.raises(SoldOut, match="b: 3 wanted, 2 left"):
             strategy.place(new_request(("a", 1), ("b", 3), ("c", 1)), ledger.save)
         ledger.assert_law(a=(5, 0), b=(2, 0), c=(4, 0))
@@ -92,19 +86,19 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(0, 5), b=(0, 2), c=(4, 0))
 
     def test_contention_leaves_no_half_order(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=5, b=5)
+        put_on_sale(strategy, a=5, b=5)
         assert self.sell(strategy, ledger, *[[("a", 2), ("b", 1)]] * 5) == {"COMMITTED": 2, "SoldOut": 3}
         ledger.assert_law(a=(1, 4), b=(3, 2))
 
     def test_opposite_carts_do_not_deadlock(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=4, b=4, c=4)
+        put_on_sale(strategy, a=4, b=4, c=4)
         carts = [[(first, 1), (second, 1)] for first, second in combinations("abc", 2)]
         opposite = [cart[::-1] for cart in carts]
         assert self.sell(strategy, ledger, *carts, *opposite) == {"COMMITTED": 6}
         ledger.assert_law(a=(0, 4), b=(0, 4), c=(0, 4))
 
     def test_save_runs_in_the_transaction(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=1)
+        put_on_sale(strategy, a=1)
         seen: list[Any] = []
 
         def look() -> None:
@@ -115,7 +109,7 @@ class StrategyConformance(ABC):
         assert len(elsewhere(ledger.orders)) == 1
 
     def test_a_refusal_of_save_takes_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=2, b=2)
+        put_on_sale(strategy, a=2, b=2)
         for refusal in (Duplicate(uuid4()), OverLimit("a", limit=1, taken=1)):
             order = new_request(("a", 1), ("b", 1))
             with pytest.raises(type(refusal)) as raised:
@@ -125,7 +119,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(2, 0), b=(2, 0))
 
     def test_a_failed_save_takes_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=2)
+        put_on_sale(strategy, a=2)
         with pytest.raises(KeyError, match="a mistake of ours"):
             strategy.place(new_request(("a", 1)), fails(KeyError("a mistake of ours")))
         ledger.assert_law(a=(2, 0))
@@ -133,7 +127,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(1, 1))
 
     def test_a_lost_connection_in_save_takes_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=2)
+        put_on_sale(strategy, a=2)
         with pytest.raises(OperationalError):
             strategy.place(new_request(("a", 1)), ledger.lose_connection)
         connection.close()
@@ -142,7 +136,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(1, 1))
 
     def test_a_delivery_while_selling_is_kept(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=4)
+        put_on_sale(strategy, a=4)
         orders = [new_request(("a", 1)) for _ in range(4)]
         answers = at_once(
             *[partial(to_the_end, strategy, order, ledger.save) for order in orders],
@@ -154,7 +148,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(10, 4))
 
     def test_returned_units_are_sold_again(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=1)
+        put_on_sale(strategy, a=1)
         strategy.place(new_request(("a", 1)), ledger.save)
         execute("DELETE FROM tests_sold")
         stock.give_back([("a", 1)])
@@ -164,7 +158,7 @@ class StrategyConformance(ABC):
         ledger.assert_law(a=(0, 1))
 
     def test_preheat_twice_and_unload_move_nothing(self, strategy: Strategy, ledger: Ledger) -> None:
-        self.put_on_sale(strategy, a=2)
+        put_on_sale(strategy, a=2)
         strategy.place(new_request(("a", 1)), ledger.save)
         strategy.preheat(["a"], ledger.saved)
         ledger.assert_law(a=(1, 1))

@@ -13,13 +13,14 @@ from django.db import DatabaseError, connection
 from psycopg import Error
 from redis import Redis
 
-from inventory import audit
+from inventory import audit, stock
 from inventory.counters.whole import Counters
 from inventory.errors import Refusal
 from inventory.requests import OrderRequest, Save, SaveAtOnce, Taking
 from inventory.strategies import registry
+from inventory.strategies.base import Strategy
 from locking import Lease, RedisLock
-from tests.factories import elsewhere
+from tests.factories import elsewhere, nobody
 
 
 def fails(error: BaseException) -> Save:
@@ -150,6 +151,13 @@ class Ledger:
             assert left in (None, figures[sku].on_hand)
         for sku, (left, _) in registry.segment_counters().totals(list(figures)).items():
             assert left == figures[sku].on_hand
+
+
+def put_on_sale(strategy: Strategy, **units: int) -> None:
+    """Deliver stock, and preheat a strategy with it."""
+    for sku, received in units.items():
+        stock.deliver(sku, received)
+    strategy.preheat(list(units), nobody)
 
 
 @pytest.fixture

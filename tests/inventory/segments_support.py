@@ -10,7 +10,6 @@ from uuid import UUID
 import pytest
 from redis import Redis
 
-from inventory import stock
 from inventory.errors import Refusal, SoldOut
 from inventory.requests import OrderRequest, Placement
 from inventory.strategies import registry
@@ -19,8 +18,8 @@ from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_lock import SegmentedLock
 from inventory.strategies.segmented_redis import SegmentedRedis
 from locking import RedisLock, held
-from tests.factories import at_once, new_request, nobody
-from tests.inventory.conftest import Ledger
+from tests.factories import at_once, new_request
+from tests.inventory.conftest import Ledger, put_on_sale
 from tests.waiting import PATIENCE, wait_for
 
 CLASSES: dict[str, Any] = {"segmented-lock": SegmentedLock, "segmented-redis": SegmentedRedis}
@@ -36,12 +35,6 @@ def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
     if name == "segmented-redis":
         arguments.insert(0, registry.segment_counters)
     return (base or CLASSES[name])(*arguments, **options)
-
-
-def put_on_sale(strategy: Segmented, **units: int) -> None:
-    for sku, received in units.items():
-        stock.deliver(sku, received)
-    strategy.preheat(list(units), nobody)
 
 
 def buy(strategy: Segmented, ledger: Ledger, *cart: tuple[str, int]) -> Placement:

@@ -23,7 +23,6 @@ from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, interleaved, new_request, preheated
 from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails
 from tests.inventory.test_row_lock import subtract_unguarded
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -157,22 +156,12 @@ def test_a_failed_save_gives_units_back_once(
     ledger.assert_law(a=(2, 0))
 
 
-def lost_before_the_commit() -> None:
-    """End the Postgres session before COMMIT is sent. The client cannot know whether COMMIT succeeded."""
+def end_this_session() -> None:
+    """End the Postgres session of this thread, as a restart of Postgres does."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         (pid,) = cursor.fetchone()
-
-    def is_there() -> bool:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid])
-            return cursor.fetchone() is not None
-
-    def end() -> None:
-        execute(f"SELECT pg_terminate_backend({pid})")
-        wait_for(lambda: not is_there(), "the backend to end")
-
-    elsewhere(end)
+    elsewhere(lambda: execute(f"SELECT pg_terminate_backend({pid}, 5000)"))
 
 
 def lost_after_the_commit() -> None:
@@ -184,7 +173,7 @@ def lost_after_the_commit() -> None:
     transaction.on_commit(lose)
 
 
-@pytest.mark.parametrize(("lose", "saved"), [(lost_before_the_commit, False), (lost_after_the_commit, True)])
+@pytest.mark.parametrize(("lose", "saved"), [(end_this_session, False), (lost_after_the_commit, True)])
 def test_an_unknown_commit_keeps_the_reservation(
     strategy: Strategy, ledger: Ledger, counters: Counters, redis: Redis, lose: Callable[[], None], saved: bool
 ) -> None:
@@ -239,10 +228,7 @@ def test_after_a_restart_of_postgres_no_units_stay_reserved(
     if not looks:
         for module in ("lua", "segmented_redis"):
             monkeypatch.setattr(f"inventory.strategies.{module}.leave_ended_session", lambda: None)
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        (pid,) = cursor.fetchone()
-    elsewhere(lambda: execute(f"SELECT pg_terminate_backend({pid}, 5000)"))
+    end_this_session()
     if looks:
         selling.place(new_request(("a", 1)), ledger.save)
         ledger.assert_law(a=(1, 1))

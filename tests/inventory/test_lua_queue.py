@@ -86,11 +86,6 @@ def heir(redis: Redis) -> LuaQueue:
     return LuaQueue(registry.counters, lambda: Queue(redis, dead=0))
 
 
-@pytest.fixture
-def queue(redis: Redis) -> Queue:
-    return registry.queue()
-
-
 def put(strategy: LuaQueue, *carts: tuple[str, int], **options: Any) -> list[OrderRequest]:
     """Queue orders with one item each."""
     orders = [new_request(cart, **options) for cart in carts]
@@ -216,12 +211,7 @@ def test_only_the_first_order_wakes_a_worker(strategy: LuaQueue, ledger: Ledger,
 
 @pytest.mark.parametrize("reads_again", [True, False])
 def test_an_order_after_the_last_read_is_saved(
-    strategy: LuaQueue,
-    ledger: Ledger,
-    woken: list[Any],
-    queue: Queue,
-    monkeypatch: pytest.MonkeyPatch,
-    reads_again: bool,
+    strategy: LuaQueue, ledger: Ledger, woken: list[Any], monkeypatch: pytest.MonkeyPatch, reads_again: bool
 ) -> None:
     """An order is saved even if it arrives between the worker's last read and the clearing of the wake-up marker.
 
@@ -242,7 +232,7 @@ def test_an_order_after_the_last_read_is_saved(
     monkeypatch.setattr(Queue, "clear_wake_up", clear_late)
     monkeypatch.setattr(Queue, "read", blind)
     assert work(strategy, ledger) == (2 if reads_again else 1)
-    assert (len(woken), len(queue)) == (1, 0 if reads_again else 1)
+    assert (len(woken), len(strategy.queue())) == (1, 0 if reads_again else 1)
 
 
 def test_100_orders_are_saved_in_one_transaction(strategy: LuaQueue, ledger: Ledger) -> None:
@@ -376,26 +366,20 @@ def test_a_full_redis_takes_no_half_of_an_order_off_the_queue(
     assert registry.counters().left(["a"]) == {"a": 2 if end == "saved" else 3}
 
 
-def saved_and_not_ended(strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Save the queued orders while Redis fails to acknowledge them, so that their reservations stay."""
-
-    def gone(*rest: object) -> None:
-        raise RedisConnectionError("gone")
-
-    with monkeypatch.context() as away:
-        away.setattr(Queue, "finish_saved", gone)
-        with pytest.raises(RedisConnectionError):
-            work(strategy, ledger)
-
-
 @pytest.mark.parametrize("missing", [0, 1])
 def test_units_of_saved_orders_hide_no_unit_that_redis_does_not_count(
     strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
+    def gone(*rest: object) -> None:
+        raise RedisConnectionError("gone")
+
     left = 1 + missing
     redis_of(strategy).decrby(counter_key("a"), missing)
     put(strategy, ("a", 3 - left), ("b", 1))
-    saved_and_not_ended(strategy, ledger, monkeypatch)
+    with monkeypatch.context() as away:
+        away.setattr(Queue, "finish_saved", gone)  # Orders are saved, and their reservations stay.
+        with pytest.raises(RedisConnectionError):
+            work(strategy, ledger)
     put(strategy, ("b", 1))
     with pytest.raises(StockNotLoaded if missing else SoldOut):
         strategy.place(new_request(("a", 2)), ledger.save, ledger.saved)
@@ -693,7 +677,7 @@ def test_unreadable_bought_units_are_logged(strategy: LuaQueue, caplog: pytest.L
 
 
 def test_an_order_finished_between_the_reads(
-    strategy: LuaQueue, ledger: Ledger, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (order,) = put(strategy, ("a", 1))
     read = Queue._reservation

@@ -19,13 +19,12 @@ from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged, round_robin
 from locking import held
 from tests.factories import at_once, count_by_kind, elsewhere, new_request, to_the_end
-from tests.inventory.conftest import Ledger
+from tests.inventory.conftest import Ledger, put_on_sale
 from tests.inventory.segments_support import (
     CLASSES,
     Locks,
     buy,
     make,
-    put_on_sale,
     second_order_of_the_last_unit,
     units_of,
 )

@@ -18,8 +18,8 @@ from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import Segmented
 from locking import Lease, RedisLock
 from tests.factories import interleaved, new_request, nobody
-from tests.inventory.conftest import Ledger, PausedAfterGrant
-from tests.inventory.segments_support import buy, make, put_on_sale, units_of
+from tests.inventory.conftest import Ledger, PausedAfterGrant, put_on_sale
+from tests.inventory.segments_support import buy, make, units_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

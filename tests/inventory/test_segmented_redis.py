@@ -22,8 +22,8 @@ from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_redis import SegmentedRedis
 from tests.factories import elsewhere, new_request, nobody
-from tests.inventory.conftest import Ledger, after, replace_in_script
-from tests.inventory.segments_support import buy, make, put_on_sale, second_order_of_the_last_unit, units_of
+from tests.inventory.conftest import Ledger, after, put_on_sale, replace_in_script
+from tests.inventory.segments_support import buy, make, second_order_of_the_last_unit, units_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

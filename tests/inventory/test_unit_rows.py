@@ -19,7 +19,7 @@ from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewUnlocked, UnitRows, take_unlocked, take_waiting
 from tests.factories import at_once, begin, count_by_kind, elsewhere, interleaved, new_request, nobody
-from tests.inventory.conftest import Ledger, after, execute
+from tests.inventory.conftest import Ledger, after, execute, put_on_sale
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,10 +27,8 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def on_sale(rows: int = 1000, **units: int) -> UnitRows:
     """Deliver and preheat stock. Return the strategy, with at most `rows` unit rows per sku."""
-    for sku, received in units.items():
-        stock.deliver(sku, received)
     strategy = UnitRows(rows=rows)
-    strategy.preheat(list(units), nobody)
+    put_on_sale(strategy, **units)
     return strategy
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from django.test import Client
 
-from lab.claims import comparisons
+from lab.claims import comparisons, staleness
+from lab.claims.definitions import ROOMS, ROOT
 
 MACHINE = {"cpus": 2, "processor": "x86_64", "python": "3.11.7"}
 
@@ -133,6 +136,14 @@ def stored() -> dict[str, Any]:
             },
         },
     }
+
+
+def left_out(part: comparisons.Part, called: Iterable[str], *, least: int) -> list[Path]:
+    """Return the project's files among those that were called, of which a part's hash takes no account."""
+    files = {path.relative_to(ROOT) for path in map(Path, called) if path.is_relative_to(ROOT)}
+    ours = {file for file in files if file.parts[0] in ROOMS}
+    assert len(ours) >= least
+    return [file for file in ours if not any(file.is_relative_to(place) for place in staleness.MEASURED[part])]
 
 
 def page(address: str, language: str = "en") -> str:

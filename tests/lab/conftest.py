@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.site.pages import example_run
 from servers import Servers
 from tests import migrated
+from tests.lab import comparison_support
 from tests.lab.rung_support import Player
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
@@ -98,6 +101,20 @@ def stored(sandboxes: None, unhashed: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
     monkeypatch.setattr(witness, "stress", lambda slug: STRESS if slug == "no-lock" else None)
     monkeypatch.setattr(example_run, "_cache", {})
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the path of the comparison file, which does not exist yet."""
+    path = tmp_path / "comparison.json"
+    monkeypatch.setattr(comparisons, "FILE", path)
+    return path
+
+
+@pytest.fixture
+def measured(file: Path) -> None:
+    """Store a small comparison."""
+    file.write_text(json.dumps(comparison_support.stored()))
 
 
 @pytest.fixture

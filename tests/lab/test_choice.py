@@ -36,15 +36,6 @@ ALL = [Answers(*answers) for answers in product(*(question.answers for question 
 LANGUAGES = ("en", "zh-hans")
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of a stored comparison."""
-    path = tmp_path / "comparison.json"
-    monkeypatch.setattr(comparisons, "FILE", path)
-    path.write_text(json.dumps(stored()))
-    return path
-
-
 def address_of(*answers: str) -> str:
     return address(dict(zip((question.name for question in QUESTIONS), answers, strict=True)))
 
@@ -126,7 +117,7 @@ def test_the_reason_follows_from_the_answers(answers: str, slug: str) -> None:
     assert why_not(BY_SLUG[slug], Answers(*answers.split())) == REASONS[answers, slug]
 
 
-def test_the_questions_are_asked_one_after_the_other_and_each_answer_is_an_address(file: Path) -> None:
+def test_the_questions_are_asked_one_after_the_other_and_each_answer_is_an_address(measured: None) -> None:
     at = PAGE
     for number, question in enumerate(QUESTIONS, 1):
         shown = page(at)
@@ -149,7 +140,7 @@ def test_what_is_no_answer_is_asked_again(query: str) -> None:
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_answer_shows_the_row_and_links_that_lead_somewhere(file: Path, language: str) -> None:
+def test_the_answer_shows_the_row_and_links_that_lead_somewhere(measured: None, language: str) -> None:
     asked = address_of("machines", "statement", "money", "redis", "many")
     shown, table = page(asked, language), page(COMPARISON, language)
     assert ("Group commit" if language == "en" else "组提交") in shown
@@ -163,7 +154,7 @@ def test_the_answer_shows_the_row_and_links_that_lead_somewhere(file: Path, lang
 # The table
 
 
-def test_figures_are_ratios_of_what_is_stored(file: Path) -> None:
+def test_figures_are_ratios_of_what_is_stored(measured: None) -> None:
     assert cells("guarded-update")[:MEASURED] == ["1.00", "–", "–", "0.02 s"]
     assert cells("redis-lock")[:MEASURED] == ["0.20", "1.00", "0.6", "9.90 s"]
     assert cells("zookeeper")[:MEASURED] == ["not measured"] * MEASURED

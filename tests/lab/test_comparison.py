@@ -31,14 +31,6 @@ STALE = "Out of date: the code has changed since."
 SHORT = "This was a short run"
 
 
-@pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the path of the comparison file, which does not exist yet."""
-    path = tmp_path / "comparison.json"
-    monkeypatch.setattr(comparisons, "FILE", path)
-    return path
-
-
 def store(file: Path, *keys: str, value: Any = None) -> None:
     """Write the comparison file, with one value replaced."""
     changed: dict[str, Any] = copy.deepcopy(stored())

@@ -21,31 +21,22 @@ from django.core.management import call_command
 from lab.claims import comparisons, measuring, staleness
 from lab.claims.comparisons import Part
 from lab.claims.curves import ContentionRow, HandOverRow, SegmentsRow
-from lab.claims.definitions import ROOMS, ROOT
+from lab.claims.definitions import ROOT
 from lab.management.commands.compare import Command
 from lab.site.comparison.chart import BOTTOM, LEFT, NAME_HEIGHT, RIGHT, TOP, Series, line_chart
 from loadtest.bench import bursts, clients
 from loadtest.bench.clients import ClientResults, Plan
 from loadtest.preparation import create_customers
-from tests.lab.comparison_support import contended, handed_over, page, segmented, stored
+from tests.lab.comparison_support import contended, handed_over, left_out, page, segmented, stored
 from tests.lock_servers import needs_zookeeper
 
-pytestmark = pytest.mark.usefixtures("unhashed")
+pytestmark = pytest.mark.usefixtures("unhashed", "measured")
 
 PAGE = "/lab/comparison/"
 CURVES: dict[Part, str] = {"segments": "segments", "contention": "clients", "retry-delay": "locks"}
 """The parts with curves, and the key of the rows in each part's report."""
 MISSING = "This has not been measured yet."
 STALE = "Out of date: the code has changed since."
-
-
-@pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The path of the comparison file, in which a small comparison is stored."""
-    path = tmp_path / "comparison.json"
-    path.write_text(json.dumps(stored()))
-    monkeypatch.setattr(comparisons, "FILE", path)
-    return path
 
 
 def change(file: Path, part: Part, field: str, value: Any) -> None:
@@ -377,11 +368,7 @@ def test_all_that_runs_for_a_figure_is_hashed(part: Part, strategy: str) -> None
             threading.setprofile(None)  # type: ignore[arg-type]
 
     assert bursts.measure(run, strategy, create_customers(2), seconds=60, units=5).placed == 5
-    files = {path.relative_to(ROOT) for path in map(Path, called) if path.is_relative_to(ROOT)}
-    measured = [Path(place) for place in staleness.MEASURED[part]]
-    ours = {file for file in files if file.parts[0] in ROOMS}
-    assert len(ours) >= 5
-    assert [str(file) for file in ours if not any(file.is_relative_to(place) for place in measured)] == []
+    assert left_out(part, called, least=5) == []
 
 
 IMPORTED = """

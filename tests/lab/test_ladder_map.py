@@ -51,10 +51,12 @@ def shown(page: str) -> list[str]:
     return found
 
 
+STOCK_LEVEL, STOCK_RUNGS = next(levels_of("stock"))
 FILTERS: dict[str, tuple[dict[str, str], Any]] = {
     "nothing": ({}, lambda entry: True),
     "a track": ({"track": "stock"}, lambda entry: entry.track == "stock"),
     "a claim": ({"claim": "sound"}, lambda entry: entry.flaw is None),
+    "a level": ({"level": STOCK_LEVEL.name}, lambda entry: entry in STOCK_RUNGS),
     "words": ({"text": "OWNER  lua"}, lambda entry: all(word in searched_text(entry) for word in ("owner", "lua"))),
     "a name": ({"text": "set-nx-ex"}, lambda entry: entry.slug == "set-nx-ex"),
     "all at once": (
@@ -86,13 +88,6 @@ def test_the_server_filters_the_ladder_and_hides_what_is_empty(query: dict[str, 
         assert len(sections) == len({"level": LEVELS, "track": TRACKS}[kind])
     (hidden,) = re.findall(r'<a id="all" href="/lab/#filter"( hidden)?>Show all rungs</a>', page)
     assert bool(hidden) is (len(found) == len(LADDER))
-
-
-@pytest.mark.django_db
-@pytest.mark.usefixtures("_no_results")
-def test_a_level_shows_its_rungs_only() -> None:
-    level, rungs = next(levels_of("stock"))
-    assert shown(get(level=level.name)) == [rung.slug for rung in rungs]
 
 
 def slugs_of(level: Level) -> list[str]:

@@ -38,24 +38,19 @@ MACHINE = {"cpus": 2, "processor": "x86_64", "python": "3.11.7"}
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
 
 
-@pytest.fixture
-def reader() -> Client:
-    return Client()
-
-
 def text(response: Any) -> str:
     return unescape(response.content.decode())
 
 
-def play(reader: Client, slug: str, schedule: Sequence[str] | str, **query: Any) -> Any:
+def play(client: Client, slug: str, schedule: Sequence[str] | str, **query: Any) -> Any:
     listed = schedule if isinstance(schedule, str) else ",".join(schedule)
-    return reader.get(f"/lab/rungs/{slug}/play/", {"schedule": listed, **query})
+    return client.get(f"/lab/rungs/{slug}/play/", {"schedule": listed, **query})
 
 
-def play_to_the_end(reader: Client, slug: str, *schedule: str, clients: int) -> tuple[list[str], Any]:
+def play_to_the_end(client: Client, slug: str, *schedule: str, clients: int) -> tuple[list[str], Any]:
     """Take the first choice until there is none. Return the schedule and the last response."""
     chosen = list(schedule)
-    while choices := (response := play(reader, slug, chosen, clients=clients)).context["choices"]:
+    while choices := (response := play(client, slug, chosen, clients=clients)).context["choices"]:
         chosen.append(choices[0][0].name)
     return chosen, response
 
@@ -63,8 +58,8 @@ def play_to_the_end(reader: Client, slug: str, *schedule: str, clients: int) -> 
 # The ladder and the rungs
 
 
-def test_the_ladder_lists_every_rung_with_flaw_and_verdict(reader: Client) -> None:
-    page = text(reader.get("/lab/"))
+def test_the_ladder_lists_every_rung_with_flaw_and_verdict(client: Client) -> None:
+    page = text(client.get("/lab/"))
     places = [page.index(f'href="/lab/rungs/{slug}/"') for slug in LADDER]
     assert places == sorted(places)
     assert all(entry.title in page and (entry.flaw or "") in page for entry in LADDER.values())
@@ -75,9 +70,9 @@ def test_the_ladder_lists_every_rung_with_flaw_and_verdict(reader: Client) -> No
 
 
 @pytest.mark.parametrize("slug", ["redlock-no-fsync", "redlock", "watch-set-too-late", "etcd"])
-def test_a_rung_on_its_own_servers_has_a_page(reader: Client, monkeypatch: pytest.MonkeyPatch, slug: str) -> None:
+def test_a_rung_on_its_own_servers_has_a_page(client: Client, monkeypatch: pytest.MonkeyPatch, slug: str) -> None:
     monkeypatch.setattr(witness, "stress", {slug: STRESS}.get)
-    assert "broken in 17 of 500 runs" in text(reader.get(f"/lab/rungs/{slug}/"))
+    assert "broken in 17 of 500 runs" in text(client.get(f"/lab/rungs/{slug}/"))
 
 
 @pytest.mark.parametrize(
@@ -88,12 +83,12 @@ def test_a_rung_on_its_own_servers_has_a_page(reader: Client, monkeypatch: pytes
     ],
 )
 def test_a_verdict_names_its_bounds(
-    reader: Client, monkeypatch: pytest.MonkeyPatch, language: str, exhausted: bool, says: str
+    client: Client, monkeypatch: pytest.MonkeyPatch, language: str, exhausted: bool, says: str
 ) -> None:
     searched = {**VERDICT, "exhausted": exhausted, "faults": 2}
     monkeypatch.setattr(witness, "verdict", lambda slug: searched if slug == "renewal" else None)
     for address in ("/lab/", "/lab/rungs/renewal/"):
-        page = text(reader.get(address, headers={"Accept-Language": language}))
+        page = text(client.get(address, headers={"Accept-Language": language}))
         assert page.count(says) == 1
 
 
@@ -108,14 +103,14 @@ def test_a_verdict_names_its_bounds(
     ],
 )
 def test_the_pages_of_a_sale_say_why_few_schedules_were_searched(
-    reader: Client, monkeypatch: pytest.MonkeyPatch, slug: str, searched: dict[str, Any], explained: bool
+    client: Client, monkeypatch: pytest.MonkeyPatch, slug: str, searched: dict[str, Any], explained: bool
 ) -> None:
     monkeypatch.setattr(witness, "verdict", lambda of: {**VERDICT, **searched} if of == slug else None)
     for page in ("", "play/"):
-        shown = text(reader.get(f"/lab/rungs/{slug}/{page}"))
+        shown = text(client.get(f"/lab/rungs/{slug}/{page}"))
         assert shown.count("saves its order in one statement") == explained
         assert (
-            "每个客户端只用一条语句保存订单" in text(reader.get(f"/lab/rungs/{slug}/{page}", headers=CHINESE))
+            "每个客户端只用一条语句保存订单" in text(client.get(f"/lab/rungs/{slug}/{page}", headers=CHINESE))
         ) == explained
         said = re.search(r"Each client saves its order.*", shown)
         for file in re.findall("<code>(tests/.*?)</code>", said[0] if said else ""):
@@ -123,8 +118,8 @@ def test_the_pages_of_a_sale_say_why_few_schedules_were_searched(
 
 
 @pytest.mark.parametrize("slug", ["no-lock", "renewal", "compute-and-overwrite", "guarded-update"])
-def test_a_rung_page_has_source_run_lesson_and_neighbours(reader: Client, slug: str) -> None:
-    response = reader.get(f"/lab/rungs/{slug}/")
+def test_a_rung_page_has_source_run_lesson_and_neighbours(client: Client, slug: str) -> None:
+    response = client.get(f"/lab/rungs/{slug}/")
     page, rungs = text(response), list(LADDER)
     assert response.status_code == 200
     assert 'class="lanes"' in page
@@ -134,8 +129,8 @@ def test_a_rung_page_has_source_run_lesson_and_neighbours(reader: Client, slug: 
     assert f'rel="next" href="/lab/rungs/{rungs[rungs.index(slug) + 1]}/"' in page
 
 
-def test_a_flawed_rung_shows_its_witness_and_the_line_that_does_each_step(reader: Client) -> None:
-    response = reader.get("/lab/rungs/get-compare-del/")
+def test_a_flawed_rung_shows_its_witness_and_the_line_that_does_each_step(client: Client) -> None:
+    response = client.get("/lab/rungs/get-compare-del/")
     run, lane = response.context["run"], response.context["lane"]
     assert (run.kind, run.trace.schedule, run.trace.broken) == ("witness", WITNESS, "one holder")
     together = [(band.kind, band.x) for band in lane.bands if band.kind == "together"]
@@ -148,8 +143,8 @@ def test_a_flawed_rung_shows_its_witness_and_the_line_that_does_each_step(reader
     assert any("delete" in lines[name][int(number) - 1] for name, number in sources)
 
 
-def test_a_sound_rung_shows_how_far_the_search_went(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    searched = text(reader.get("/lab/rungs/renewal/")).partition('id="searched"')[2].partition("</section>")[0]
+def test_a_sound_rung_shows_how_far_the_search_went(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = text(client.get("/lab/rungs/renewal/")).partition('id="searched"')[2].partition("</section>")[0]
     rows = re.findall(r"<tr>(<td>.*)</tr>", searched)
     assert [re.findall(r"<td>([^<]*)</td>", row) for row in rows] == [
         ["2", "2", "1", "all 113", "held"],
@@ -157,7 +152,7 @@ def test_a_sound_rung_shows_how_far_the_search_went(reader: Client, monkeypatch:
     ]
     broken = {**VERDICT, "verdict": "broken", "exhausted": False}
     monkeypatch.setattr(witness, "verdict", lambda slug: broken if slug == "no-lock" else None)
-    page = text(reader.get("/lab/rungs/no-lock/"))
+    page = text(client.get("/lab/rungs/no-lock/"))
     assert "How far the search went" not in page
     assert "broken by a schedule" in page
 
@@ -165,14 +160,14 @@ def test_a_sound_rung_shows_how_far_the_search_went(reader: Client, monkeypatch:
 @pytest.mark.parametrize("outdated", [True, False])
 @pytest.mark.parametrize("address", ["/lab/", "/lab/rungs/renewal/"])
 def test_a_page_says_once_when_and_on_what_it_was_measured(
-    reader: Client, monkeypatch: pytest.MonkeyPatch, address: str, outdated: bool
+    client: Client, monkeypatch: pytest.MonkeyPatch, address: str, outdated: bool
 ) -> None:
     days = {"renewal": "2026-01-30", "fence": "2026-01-31"}
     measured = {"machine": MACHINE, "outdated": outdated}
     monkeypatch.setattr(
         witness, "verdict", lambda slug: {**VERDICT, **measured, "made": days[slug]} if slug in days else None
     )
-    page = " ".join(text(reader.get(address)).split())
+    page = " ".join(text(client.get(address)).split())
     when, outdated_results = ("2026-01-30 to 2026-01-31", 2) if address == "/lab/" else ("2026-01-30", 1)
     assert page.count("Measured on") == 1
     assert f"Measured on {when} with 2 CPUs (x86_64) and Python 3.11.7." in page
@@ -182,38 +177,38 @@ def test_a_page_says_once_when_and_on_what_it_was_measured(
         assert f"{result} out of date: the code has changed since." in page
 
 
-def test_a_run_that_did_not_break_its_rung_is_not_cached(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_did_not_break_its_rung_is_not_cached(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     harmless = replace(WITNESSES["no-lock"], schedule=("A", "A"))
     monkeypatch.setattr(witness, "load", {"no-lock": harmless}.get)
-    assert reader.get("/lab/rungs/no-lock/").context["run"].trace.broken != "conserved"
+    assert client.get("/lab/rungs/no-lock/").context["run"].trace.broken != "conserved"
     monkeypatch.setattr(witness, "load", WITNESSES.get)
-    first, second = (reader.get("/lab/rungs/no-lock/").context["run"] for _ in range(2))
+    first, second = (client.get("/lab/rungs/no-lock/").context["run"] for _ in range(2))
     assert first.trace.broken == "conserved"
     assert second is first
 
 
-def test_each_kind_of_step_has_its_mark(reader: Client) -> None:
-    assert {row.mark for row in play(reader, "thread-lock", "A,B").context["lane"].rows} == {"own"}
-    crashed = play(reader, "setnx", "A,crash A,B", clients=2).context["lane"]
+def test_each_kind_of_step_has_its_mark(client: Client) -> None:
+    assert {row.mark for row in play(client, "thread-lock", "A,B").context["lane"].rows} == {"own"}
+    crashed = play(client, "setnx", "A,crash A,B", clients=2).context["lane"]
     assert [row.mark for row in crashed.rows][:3] == ["call", "crash", "call"]
     assert [lane.name for lane in crashed.lanes] == ["A", "B", "Redis"]
 
 
-def test_a_fix_is_shown_surviving_the_witness_of_what_it_fixes(reader: Client) -> None:
-    run = reader.get("/lab/rungs/watch-release/").context["run"]
+def test_a_fix_is_shown_surviving_the_witness_of_what_it_fixes(client: Client) -> None:
+    run = client.get("/lab/rungs/watch-release/").context["run"]
     assert (run.kind, run.other.slug, run.trace.broken) == ("survived", "get-compare-del", None)
     assert run.trace.schedule[: len(WITNESS) - 1] == WITNESS[:-1]
 
 
-def test_the_difference_is_what_the_fix_changes(reader: Client) -> None:
-    response = reader.get("/lab/rungs/get-compare-del/")
+def test_the_difference_is_what_the_fix_changes(client: Client) -> None:
+    response = client.get("/lab/rungs/get-compare-del/")
     changes = response.context["difference"]
     assert changes[0] == ("same", " class …(LockRung):")
     removed = "-        return self.client.get(self.key) == owner.encode() and bool(self.client.delete(self.key))"
     assert [line for kind, line in changes if kind == "removed"] == [removed]
     assert [line for kind, line in changes if kind == "added" and "watch(" in line]
     assert not any("Flawed:" in line or "slug =" in line for _, line in changes), "docstrings and claims are left out"
-    assert reader.get("/lab/rungs/lua-release/").context["difference"] is None
+    assert client.get("/lab/rungs/lua-release/").context["difference"] is None
 
 
 PARTS = (
@@ -224,11 +219,11 @@ PARTS = (
 
 
 @pytest.mark.slow
-def test_every_rung_tells_its_story_before_the_steps(reader: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rung_tells_its_story_before_the_steps(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     run = example_run.example_run(LADDER["no-lock"])
     monkeypatch.setattr(views, "example_run", lambda entry: run)
     for slug in LADDER:
-        page = text(reader.get(f"/lab/rungs/{slug}/"))
+        page = text(client.get(f"/lab/rungs/{slug}/"))
         places = [page.index(part) for part in PARTS]
         assert places == sorted(places), slug
         assert page.count('<p class="now"><code></code>') == 1, "no step is shown before the first"
@@ -238,8 +233,8 @@ def test_every_rung_tells_its_story_before_the_steps(reader: Client, monkeypatch
 
 
 @pytest.mark.parametrize("name", lessons.ESSAYS)
-def test_an_essay_exists_in_both_languages(reader: Client, name: str) -> None:
-    pages = [reader.get(f"/lab/essays/{name}/", headers={"Accept-Language": code}) for code in ("en", "zh-CN")]
+def test_an_essay_exists_in_both_languages(client: Client, name: str) -> None:
+    pages = [client.get(f"/lab/essays/{name}/", headers={"Accept-Language": code}) for code in ("en", "zh-CN")]
     assert [page.status_code for page in pages] == [200, 200]
     assert len({page.content.split(b"<article")[1] for page in pages}) == 2
 
@@ -247,9 +242,9 @@ def test_an_essay_exists_in_both_languages(reader: Client, name: str) -> None:
 # The visitor as scheduler
 
 
-def test_only_the_goal_is_judged(reader: Client) -> None:
+def test_only_the_goal_is_judged(client: Client) -> None:
     done, broken = (
-        " ".join(re.sub("<[^>]*>", "", text(play(reader, "no-lock", schedule, clients=2))).split())
+        " ".join(re.sub("<[^>]*>", "", text(play(client, "no-lock", schedule, clients=2))).split())
         for schedule in ("A,A,B,B", "A,B,B,A")
     )
     assert "All clients are done" in done
@@ -258,8 +253,8 @@ def test_only_the_goal_is_judged(reader: Client) -> None:
     assert "Broken invariant: conserved. 2 clients were told sold, but 1 of 10 units are gone." in broken
 
 
-def test_every_choice_leads_to_an_address_with_one_more_choice(reader: Client) -> None:
-    page = text(play(reader, "no-lock", "A", clients=2))
+def test_every_choice_leads_to_an_address_with_one_more_choice(client: Client) -> None:
+    page = text(play(client, "no-lock", "A", clients=2))
     for choice in ("A", "B"):
         assert f'href="/lab/rungs/no-lock/play/?schedule=A,{choice}&clients=2"' in page
     assert 'id="undo" class="button quiet" href="/lab/rungs/no-lock/play/?schedule=&clients=2"' in page
@@ -267,16 +262,16 @@ def test_every_choice_leads_to_an_address_with_one_more_choice(reader: Client) -
 
 @pytest.mark.parametrize("slug", ["setnx", "renewal", "redis-taken-then-the-process-dies"])
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_no_choice_repeats_its_name(reader: Client, slug: str, language: str) -> None:
+def test_no_choice_repeats_its_name(client: Client, slug: str, language: str) -> None:
     address = f"/lab/rungs/{slug}/play/?clients=2&schedule={'A,A' if slug == 'renewal' else 'A'}"
-    page = text(reader.get(address, headers={"Accept-Language": language}))
+    page = text(client.get(address, headers={"Accept-Language": language}))
     choices = re.findall(r'class="choice.*?<b>(.*?)</b> <code>(.*?)</code>', page)
     assert {"en": "crash A", "zh-CN": "A 崩溃"}[language] in [name for name, _ in choices]
     assert all(name not in does for name, does in choices if len(name) > 1)
 
 
-def test_a_witness_breaks_its_rung_but_not_the_next(reader: Client) -> None:
-    response = play(reader, "get-compare-del", WITNESS, clients=3)
+def test_a_witness_breaks_its_rung_but_not_the_next(client: Client) -> None:
+    response = play(client, "get-compare-del", WITNESS, clients=3)
     page = text(response)
     assert WON in page
     assert "B and C are inside at the same time." in page
@@ -284,13 +279,13 @@ def test_a_witness_breaks_its_rung_but_not_the_next(reader: Client) -> None:
     schedule = quote(",".join(WITNESS), safe=",").replace("%20", "+")
     address = f"/lab/rungs/watch-release/play/?schedule={schedule}&clients=3&lenient=1"
     assert f'href="{address}"' in page
-    replayed = reader.get(address)
+    replayed = client.get(address)
     assert replayed.status_code == 200
     assert WON not in text(replayed)
 
 
-def test_a_sound_rung_explains_why_it_cannot_be_broken(reader: Client) -> None:
-    page = text(play_to_the_end(reader, "renewal", clients=2)[1])
+def test_a_sound_rung_explains_why_it_cannot_be_broken(client: Client) -> None:
+    page = text(play_to_the_end(client, "renewal", clients=2)[1])
     for part in (
         "Not broken.",
         '<details class="why" open>',
@@ -302,9 +297,9 @@ def test_a_sound_rung_explains_why_it_cannot_be_broken(reader: Client) -> None:
 
 
 @pytest.mark.slow
-def test_a_schedule_ends_at_the_longest_address(reader: Client) -> None:
+def test_a_schedule_ends_at_the_longest_address(client: Client) -> None:
     # The dead client keeps the lock forever, so the other clients poll without end.
-    schedule, response = play_to_the_end(reader, "setnx", "A", "crash A", clients=4)
+    schedule, response = play_to_the_end(client, "setnx", "A", "crash A", clients=4)
     assert len(schedule) == MOST_CHOICES
     assert response.context["trace"].choices
     assert f"at most {MOST_CHOICES} choices" in text(response)
@@ -322,22 +317,22 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("query", NONSENSE.values(), ids=NONSENSE)
-def test_an_invalid_address_is_refused_with_a_page(reader: Client, query: dict[str, Any]) -> None:
-    response = reader.get("/lab/rungs/no-lock/play/", query)
+def test_an_invalid_address_is_refused_with_a_page(client: Client, query: dict[str, Any]) -> None:
+    response = client.get("/lab/rungs/no-lock/play/", query)
     assert response.status_code == 400
     assert "Start with an empty schedule" in text(response)
     assert "<script>alert" not in response.content.decode()
 
 
-def test_an_impossible_choice_is_refused_with_a_link_to_the_choices_before_it(reader: Client) -> None:
-    response = play(reader, "setnx", "A,crash A,A,B", clients=2)
+def test_an_impossible_choice_is_refused_with_a_link_to_the_choices_before_it(client: Client) -> None:
+    response = play(client, "setnx", "A,crash A,A,B", clients=2)
     assert response.status_code == 400
     assert 'href="/lab/rungs/setnx/play/?schedule=A,crash+A&clients=2"' in text(response)
-    assert play(reader, "setnx", "A,crash A", clients=2).status_code == 200
+    assert play(client, "setnx", "A,crash A", clients=2).status_code == 200
 
 
-def test_a_lenient_session_leaves_out_choices_of_other_rungs(reader: Client) -> None:
-    response = play(reader, "no-lock", "A,late release,B", clients=2, lenient=1)
+def test_a_lenient_session_leaves_out_choices_of_other_rungs(client: Client) -> None:
+    response = play(client, "no-lock", "A,late release,B", clients=2, lenient=1)
     assert response.context["trace"].schedule == ("A", "B")
     assert "1 choice is not possible on this rung" in text(response)
 
@@ -350,17 +345,17 @@ def assert_refused_for_now(response: Any) -> None:
 
 
 def test_with_every_sandbox_in_use_a_visitor_is_told_when_to_retry(
-    reader: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+    client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.LAB_SANDBOXES = 1
     with borrowed(), monkeypatch.context() as patch:
         patch.setattr(replays, "borrowed", partial(borrowed, 0.1))
-        assert_refused_for_now(play(reader, "no-lock", "A"))
-    assert play(reader, "no-lock", "A").status_code == 200
+        assert_refused_for_now(play(client, "no-lock", "A"))
+    assert play(client, "no-lock", "A").status_code == 200
 
 
 def test_a_schedule_that_takes_too_long_is_stopped_and_leaves_nothing(
-    reader: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+    client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.LAB_SANDBOXES = 1
     with borrowed() as sandbox:
@@ -368,27 +363,27 @@ def test_a_schedule_that_takes_too_long_is_stopped_and_leaves_nothing(
     threads = set(threading.enumerate())
     with monkeypatch.context() as patch:
         patch.setattr(replays, "REPLAY_SECONDS", 0.0)
-        response = play(reader, "row-lock", "A,A,B")
+        response = play(client, "row-lock", "A,A,B")
     assert_refused_for_now(response)
     assert "This schedule took too long" in text(response)
     wait_for(lambda: set(threading.enumerate()) <= threads, "the threads of the clients to end")
     assert pool._idle == {}
     assert sandbox.redis.dbsize() == 0
-    assert play(reader, "row-lock", "A,A,B").status_code == 200
+    assert play(client, "row-lock", "A,A,B").status_code == 200
 
 
-def test_waiting_visitors_leave_threads_to_the_shop(reader: Client) -> None:
+def test_waiting_visitors_leave_threads_to_the_shop(client: Client) -> None:
     with ExitStack() as others:
         for _ in range(replays.VISITORS):
             others.enter_context(replays._visitor_slot())
-        assert play(reader, "no-lock", "A").status_code == 503, "although every sandbox is free"
-    assert play(reader, "no-lock", "A").status_code == 200
+        assert play(client, "no-lock", "A").status_code == 503, "although every sandbox is free"
+    assert play(client, "no-lock", "A").status_code == 200
 
 
-def test_a_run_touches_neither_the_shop_nor_the_labs_tables(reader: Client, redis: Redis) -> None:
+def test_a_run_touches_neither_the_shop_nor_the_labs_tables(client: Client, redis: Redis) -> None:
     for slug in (*list(RUNGS)[:2], "guarded-update", "lua"):
-        assert reader.get(f"/lab/rungs/{slug}/").context["run"].trace.ledger["sold"]
-        assert play(reader, slug, "A,B").status_code == 200
+        assert client.get(f"/lab/rungs/{slug}/").context["run"].trace.ledger["sold"]
+        assert play(client, slug, "A,B").status_code == 200
     assert not Order.objects.exists()
     assert not RungOrder.objects.exists()
     assert redis.keys() == []
@@ -405,35 +400,35 @@ PAGES = [
 
 
 @pytest.mark.parametrize("address", PAGES)
-def test_a_page_is_public_read_only_and_loads_only_the_labs_files(reader: Client, address: str) -> None:
-    response = reader.get(address)
+def test_a_page_is_public_read_only_and_loads_only_the_labs_files(client: Client, address: str) -> None:
+    response = client.get(address)
     assert response.status_code == (400 if "D" in address else 200)
-    assert reader.cookies == {}
+    assert client.cookies == {}
     assert "default-src 'none'" in response["Content-Security-Policy"]
     assert "unsafe" not in response["Content-Security-Policy"]
     assert "://" not in response.content.decode().replace("http://testserver", "")
-    assert reader.post(address).status_code == 405
+    assert client.post(address).status_code == 405
 
 
 @pytest.mark.parametrize(
     "address", ["/lab/rungs/no-such-rung/", "/lab/rungs/no-such-rung/play/", "/lab/essays/no-such-essay/"]
 )
-def test_an_unknown_page_leads_back_to_the_ladder(reader: Client, address: str) -> None:
-    response = reader.get(address)
+def test_an_unknown_page_leads_back_to_the_ladder(client: Client, address: str) -> None:
+    response = client.get(address)
     assert response.status_code == 404
     assert 'href="/lab/"' in text(response)
 
 
 @pytest.mark.usefixtures("lab_disabled")
-def test_without_the_lab_there_is_no_page(reader: Client) -> None:
-    assert [reader.get(address).status_code for address in ("/lab", *PAGES[:3])] == [404] * 4
+def test_without_the_lab_there_is_no_page(client: Client) -> None:
+    assert [client.get(address).status_code for address in ("/lab", *PAGES[:3])] == [404] * 4
 
 
 # Languages
 
 
-def test_a_page_is_in_the_readers_language(reader: Client) -> None:
-    response = reader.get("/lab/rungs/get-compare-del/", headers=CHINESE)
+def test_a_page_is_in_the_readers_language(client: Client) -> None:
+    response = client.get("/lab/rungs/get-compare-del/", headers=CHINESE)
     assert response["Content-Language"] == "zh-hans"
     page = text(response)
     assert '<html lang="zh-hans">' in page
@@ -442,42 +437,42 @@ def test_a_page_is_in_the_readers_language(reader: Client) -> None:
 
 
 @pytest.mark.parametrize("address", ["/lab/rungs/fence/", "/lab/rungs/no-lock/", "/lab/rungs/no-lock/play/?schedule=A"])
-def test_a_chinese_page_has_full_width_colons(reader: Client, address: str) -> None:
-    page = text(reader.get(address, headers=CHINESE)).split('class="prose"')[0]
+def test_a_chinese_page_has_full_width_colons(client: Client, address: str) -> None:
+    page = text(client.get(address, headers=CHINESE)).split('class="prose"')[0]
     shown = re.sub(r"<(style|script|pre|code|svg).*?</\1>", "", page, flags=re.DOTALL)
     assert re.findall(r"[\u4e00-\u9fff]</?\w*>?\s*:|:\s*[\u4e00-\u9fff]", re.sub(r'"[^"]*"', '""', shown)) == []
 
 
-def test_steps_outside_a_server_are_in_the_readers_language(reader: Client) -> None:
-    rows = reader.get("/lab/rungs/thread-lock/play/?schedule=A,B", headers=CHINESE).context["lane"].rows
+def test_steps_outside_a_server_are_in_the_readers_language(client: Client) -> None:
+    rows = client.get("/lab/rungs/thread-lock/play/?schedule=A,B", headers=CHINESE).context["lane"].rows
     assert rows
     assert [row.does for row in rows if re.search("[a-z]{3}", row.does)] == []
 
 
-def test_the_chosen_language_is_kept_and_leads_back_to_the_page(reader: Client) -> None:
+def test_the_chosen_language_is_kept_and_leads_back_to_the_page(client: Client) -> None:
     here = "/lab/rungs/no-lock/play/?schedule=A,B&clients=2"
-    link = re.search(r'href="(/language/zh-hans/[^"]+)"', text(reader.get(here)))
+    link = re.search(r'href="(/language/zh-hans/[^"]+)"', text(client.get(here)))
     assert link
-    response = reader.get(link[1])
+    response = client.get(link[1])
     assert (response.status_code, response["Location"]) == (302, here)
-    assert reader.get("/lab/")["Content-Language"] == "zh-hans"
+    assert client.get("/lab/")["Content-Language"] == "zh-hans"
 
 
-def test_the_api_ignores_the_language(reader: Client) -> None:
-    reader.get("/language/zh-hans/")
+def test_the_api_ignores_the_language(client: Client) -> None:
+    client.get("/language/zh-hans/")
     for address in ("/api/orders/", "/lab/rungs/", "/api/problems/not-found/"):
-        plain, asked = Client().get(address), reader.get(address, headers=CHINESE)
+        plain, asked = Client().get(address), client.get(address, headers=CHINESE)
         assert plain.content == asked.content
         assert "Content-Language" not in asked
         assert "Accept-Language" not in asked.get("Vary", "")
 
 
 def test_without_redis_a_page_says_so(
-    reader: Client, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    client: Client, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDIS_LOCATION = f"unix://{tmp_path}/none"
     monkeypatch.setattr(pool, "_idle", {})
-    assert_refused_for_now(play(reader, "no-lock", "A"))
+    assert_refused_for_now(play(client, "no-lock", "A"))
 
 
 def test_a_stored_trace_names_the_files_of_today() -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
-from lab.claims import comparisons
 from lab.site.race.start import race_lock
 from lab.site.race.state import Race, Racer
-from tests.lab.comparison_support import stored
 from tests.lab.test_browser import Open, assert_accessible, open_page
 from tests.lab.test_browser import pytestmark as in_chromium
 from tests.waiting import wait_for
@@ -44,13 +40,6 @@ def one_at_a_time(redis: Any) -> Iterator[None]:
     """Wait until the test's race has ended, before the next test starts."""
     yield
     wait_for(lambda: race_lock().acquire(blocking=False), "the race to end", timeout=60).release()
-
-
-@pytest.fixture
-def measured(redis: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "comparison.json"
-    file.write_text(json.dumps(stored()))
-    monkeypatch.setattr(comparisons, "FILE", file)
 
 
 @pytest.mark.usefixtures("one_at_a_time")
@@ -96,7 +85,7 @@ def width(racer: Any, part: str) -> int:
     return round(racer.locator(part).evaluate("part => part.getBoundingClientRect().width"))
 
 
-@pytest.mark.usefixtures("measured")
+@pytest.mark.usefixtures("redis", "measured")
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_every_text_of_a_curve_is_inside_its_picture(open_page: Open, language: str, width: int) -> None:
@@ -116,7 +105,7 @@ def test_every_text_of_a_curve_is_inside_its_picture(open_page: Open, language: 
             assert inner["y"] + inner["height"] <= outer["y"] + outer["height"] + 1, text.text_content()
 
 
-@pytest.mark.usefixtures("measured", "one_at_a_time")
+@pytest.mark.usefixtures("redis", "measured", "one_at_a_time")
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 def test_race_comparison_and_choice_are_accessible(open_page: Open, language: str) -> None:
     ENDED.save()

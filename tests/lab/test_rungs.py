@@ -19,15 +19,19 @@ from inventory.errors import UnknownStrategy
 from inventory.strategies import registry
 from lab.claims import witness
 from lab.claims.finding import find
-from lab.explorer.search import Bounds
+from lab.claims.runs import replay
+from lab.explorer.search import Bounds, explore
 from lab.explorer.terms import Fault, Invariant
-from lab.ladder.catalogue import LADDER
+from lab.ladder.catalogue import LADDER, next_rung
 from lab.ladder.locks import LOCKS, SOUND, rung
+from lab.ladder.locks.fence import Fence
+from lab.ladder.locks.fence_on_write_only import FenceOnWriteOnly
 from lab.ladder.locks.renewal_and_plain_release import RenewalAndPlainRelease
 from lab.ladder.locks.rung import FaultRung
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import Trigger
-from lab.workloads.registry import BUILDERS, can_play, sale
+from lab.sandbox.sandbox import Sandbox
+from lab.workloads.registry import BUILDERS, can_play, new_experiment, sale
 from lab.workloads.sellers import OneSegmentSeller, RungSeller
 from lab.workloads.stock import Demand
 from shop.models import Sale
@@ -111,7 +115,47 @@ def test_a_rung_is_no_strategy_of_the_shop() -> None:
             Sale(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy=slug).full_clean()
 
 
-# Schedules in addition to the stored witnesses, which test_schedules.py and test_fixes.py run
+# Fixes
+
+WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
+"""The rung whose fault cannot happen on its fix: A has the lock before B requests it. `SCHEDULES` covers this."""
+
+
+@pytest.mark.parametrize("slug", slow_but_for_each_kind(PLAYED))
+def test_a_witness_breaks_nothing_on_the_fix(play: Player, slug: str) -> None:
+    """The fix has other steps, so the witness is replayed as far as possible. Its fault must still happen."""
+    fix, stored = next_rung(slug), witness.load(slug)
+    assert stored is not None
+    assert fix is not None
+    trace = play(fix.slug, stored.schedule, clients=stored.clients)
+    assert (trace.broken, trace.why, trace.ended) == (None, "", True)
+    happened = any(choice.startswith(LADDER[slug].broken_by or "") for choice in trace.schedule)
+    assert happened is (slug != WITHOUT_ITS_FAULT)
+
+
+def test_a_fix_claims_to_survive_what_breaks_its_rung() -> None:
+    for slug in FLAWED:
+        entry, fix = LADDER[slug], next_rung(slug)
+        assert fix is not None, slug
+        # `test_a_witness_breaks_nothing_on_the_fix` replays playable rungs. `ladder --verify` samples the others.
+        assert can_play(entry) or entry.broken_by in {*fix.survives, None}, slug
+
+
+def test_after_a_clock_jump_the_store_refuses_the_first_holder(sandbox: Sandbox) -> None:
+    schedule = ["A", "A", "clock jump", "B", "B", "B", "A", "A"]
+    run = replay("fence", schedule, sandbox, to_the_end=True)
+    assert [step.holders for step in run.steps[1:4]] == [("A",), ("A",), ("A", "B")]
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "told yes": 1})
+
+
+def test_without_the_claim_a_clock_jump_breaks_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fence, "read", FenceOnWriteOnly.read)
+    found = explore(new_experiment(LADDER["fence"], sandbox), Bounds(), ("clock jump",), None)
+    assert found.run is not None
+    assert (found.run.broken, "clock jump" in found.run.schedule) == ("conserved", True)
+
+
+# Schedules in addition to the stored witnesses, which test_schedules.py runs
 
 SCHEDULES: list[tuple[str, str, Invariant]] = [
     # The TTL ends after the work, which on the fix is one step earlier.

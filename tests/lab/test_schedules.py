@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import pytest
 
 from inventory.models import StockItem
@@ -129,3 +131,21 @@ def test_the_verdict_says_whether_time_helps(sandbox: Sandbox, slug: str, why: s
     assert trace.why == f"No client is inside, but B {why}."
     ttls = [row["ttl"] for row in trace.steps[-1].state if row["where"] == "redis" and row["ttl"]]
     assert bool(ttls) == ("before" in why)
+
+
+BROKEN_ALONE = {
+    *("wrong-argument", "owner-as-text", "exception-leaves-the-lock", "segmented-keys", "duplicate-click"),
+    *("commit-after-return", "refusal-swallowed", "lua-off-by-one", "decr-and-look-at-the-sign"),
+}
+"""Rungs that treat the second client wrongly although the first one is done."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", [slug for slug, entry in LADDER.items() if can_play(entry)])
+def test_only_a_flaw_that_needs_no_concurrency_breaks_clients_one_after_the_other(sandbox: Sandbox, slug: str) -> None:
+    trace = replay(slug, [], sandbox, to_the_end=True)
+    assert trace.reached == (slug in BROKEN_ALONE), trace.why
+    if slug not in BROKEN_ALONE:
+        turns = [name for name, _steps in groupby(step.actor for step in trace.steps if step.actor)]
+        assert sorted(turns) == sorted(set(turns))
+        assert trace.ended

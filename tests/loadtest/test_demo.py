@@ -146,11 +146,9 @@ def test_simulated_buyers_go_on_although_orders_are_queued(live_server: Any, mon
 
 @in_a_shop
 def test_simulated_buyers_go_on_without_selling_out(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_buyers, "AT_ONCE", 2)
-    monkeypatch.setattr(demo_buyers, "CUSTOMERS", 30)
-    monkeypatch.setattr(demo_buyers, "PAUSE", (0.0, 0.0))
-    monkeypatch.setattr(demo_buyers, "PAID", 0.05)
-    monkeypatch.setattr(demo_buyers, "WAITING", 2)
+    sizes = {"AT_ONCE": 2, "CUSTOMERS": 30, "PAUSE": (0.0, 0.0), "PAID": 0.05, "WAITING": 2}
+    for name, size in sizes.items():
+        monkeypatch.setattr(demo_buyers, name, size)
     sale, coming = open_sales("last-unit")
     now = timezone.now()
 
