@@ -70,12 +70,7 @@ print(json.dumps(understood))
 
 
 def refused(lines: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the command lines that their programs reject, in the given order.
-
-    Args:
-        lines: command lines that begin with the name of a program.
-        environment: the complete environment variables of the programs.
-    """
+    """Return the command lines that their programs reject, in the given order. Each begins with a program's name."""
     by_program: dict[str, list[str]] = defaultdict(list)
     for line in lines:
         by_program[next(program for program in PROGRAMS if line.startswith(f"{program} "))].append(line)

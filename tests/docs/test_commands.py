@@ -102,12 +102,7 @@ def named() -> set[tuple[str, ...]]:
 
 
 def check(*words: str) -> Iterator[str]:
-    """Check a command without running it. Yield the command lines that programs have to parse.
-
-    Raises:
-        AssertionError: the command is wrong.
-        CommandError: a command of `manage.py` is wrong.
-    """
+    """Check a command without running it; raise an error if it is wrong. Yield the lines that programs must parse."""
     while re.match("[A-Z_]+=", words[0]):
         name = words[0].partition("=")[0]
         assert re.search(f"^(# )?{name}=", (ROOT / ".env.example").read_text(), re.MULTILINE), f"no setting: {name}"

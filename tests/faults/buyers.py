@@ -23,11 +23,7 @@ RESPONSE_TIMEOUT = 15.0  # seconds
 
 @dataclass
 class Purchase:
-    """An order that a customer wants, and all responses to it.
-
-    Args:
-        cart: pairs of product id and units, in the customer's order.
-    """
+    """An order that a customer wants (a cart of product ids and units), and all responses to it."""
 
     customer: int
     key: str
@@ -45,12 +41,8 @@ class Purchase:
 class Crowd:
     """Concurrent buyers that work through a list of purchases.
 
-    The `with` block ends when each purchase is answered or given up.
-
-    Args:
-        port: port of the shop.
-        busy: if no purchase is answered for this many seconds, a purchase with the answer `busy` is postponed: it is
-            tried again later.
+    The `with` block ends when each purchase is answered or given up. If none is answered for `busy` seconds, a purchase
+    with the answer `busy` is postponed: it is tried again later.
     """
 
     def __init__(self, port: int, purchases: Sequence[Purchase], *, busy: float = PATIENCE) -> None:
@@ -109,11 +101,7 @@ class ShopClient:
         self._connection.close()
 
     def buy(self, purchase: Purchase, postpone: Callable[[], bool]) -> None:
-        """Send the order until the answer is an order or a refusal, always with the same idempotency key.
-
-        Args:
-            postpone: tells whether to postpone the purchase when the answer is `busy`.
-        """
+        """Send the order until the answer is an order or a refusal, always with the same idempotency key."""
         body = {"sale": purchase.sale, "items": [{"product": product, "quantity": n} for product, n in purchase.cart]}
         headers = {"Idempotency-Key": purchase.key}
         purchase.answered = purchase.postponed = False

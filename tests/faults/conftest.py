@@ -27,9 +27,7 @@ Survives = Callable[[str, str, int], None]
 class RoundPlayer:
     """A process with a running shop that plays fault rounds (see `tests.faults.__main__`). The first round starts it.
 
-    Args:
-        folder: parent of its run folders. A new process gets a new run folder, because a failed round may damage one.
-        environment: additional settings.
+    A new process gets a new run folder in `folder`, because a failed round may damage one.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:

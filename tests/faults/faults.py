@@ -67,11 +67,7 @@ def kill_postgres(parts: Parts, crowd: Crowd, random: Random) -> int:
 
 
 def cut(proxy: CuttableProxy, crowd: Crowd, random: Random, within: Mapping[Direction, int]) -> int:
-    """Cut one connection after the other, each in the middle of a call, until the burst is over.
-
-    Args:
-        within: maximum number of bytes before a cut, by direction.
-    """
+    """Cut one connection after the other in the middle of a call, `within` so many bytes, until the burst is over."""
     before = proxy.cuts
     for number in range(before + 1, before + CUTS + 1):
         direction = random.choice(tuple(within))

@@ -157,11 +157,7 @@ class AcknowledgesEarly(TrustsSoldOut, LuaQueue):
 
 
 def register(*, worker: bool = False) -> None:
-    """Register the flawed strategies in this process.
-
-    Args:
-        worker: whether this process saves queued orders; if so, a flawed strategy replaces `lua-queue`.
-    """
+    """Register the flawed strategies in this process. In a worker, a flawed one replaces `lua-queue`."""
     early = AcknowledgesEarly(registry.counters, registry.queue)
     for strategy in (AnswersEarly(), LuaWithoutReservations(), GivesBackWhenInDoubt(registry.counters), early):
         registry._loaded[strategy.name] = strategy

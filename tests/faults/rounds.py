@@ -39,14 +39,9 @@ WRITTEN = 3.0  # maximum seconds until a write has reached both Redis and Postgr
 
 
 def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any]:
-    """Send a burst, cause the fault in the middle of it, and look for losses.
+    """Send a burst, cause the fault in the middle of it, and look for losses. A sound shop has none.
 
-    Args:
-        seed: decides the carts, and the moment and details of the fault.
-
-    Returns:
-        `faults`; `purchases`; `answered_before`, the answers before the fault; `orders`; `retries`; and `losses`,
-        counts by name, empty for a sound shop.
+    The seed decides the carts, and the moment and details of the fault.
     """
     random = Random(seed)  # noqa: S311 - a repeatable sequence
     moment, pause = random.randint(1, LATEST), random.uniform(0, 0.01)

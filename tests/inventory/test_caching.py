@@ -58,6 +58,17 @@ def test_one_caller_refreshes_a_value_before_it_expires(source: Source, age: flo
     assert (seen or [source.get()]) == [others]
 
 
+def note_waiting(monkeypatch: pytest.MonkeyPatch, note: Callable[[], object]) -> None:
+    """Call `note` whenever a caller begins to wait for the load of another one."""
+
+    class Noted(Future):  # type: ignore[type-arg]
+        def result(self, timeout: float | None = None) -> Any:
+            note()
+            return super().result(timeout)
+
+    monkeypatch.setattr(caching, "Future", Noted)
+
+
 @pytest.mark.parametrize("error", [None, OSError("no answer")], ids=["a value", "an error"])
 def test_while_nothing_is_usable_one_caller_loads_for_all(
     source: Source, monkeypatch: pytest.MonkeyPatch, error: Exception | None
@@ -65,18 +76,13 @@ def test_while_nothing_is_usable_one_caller_loads_for_all(
     waiting: list[Future[int | None]] = []
     asked: list[object] = []
 
-    class Asked(Future):  # type: ignore[type-arg]
-        def result(self, timeout: float | None = None) -> Any:
-            asked.append(self)
-            return super().result(timeout)
-
     def during() -> None:
         waiting.extend(pool.submit(source.get) for _ in range(3))
         wait_for(lambda: len(asked) == 3 or source.loads > 1, "the others to wait, or to load")
         if error:
             raise error
 
-    monkeypatch.setattr(caching, "Future", Asked)
+    note_waiting(monkeypatch, lambda: asked.append(1))
     source.during = during
     with ThreadPoolExecutor(4) as pool:
         outcomes = [pool.submit(source.get).exception(PATIENCE), *(each.exception(PATIENCE) for each in waiting)]
@@ -90,11 +96,6 @@ def test_a_caller_that_waits_for_a_load_holds_no_connection(source: Source, monk
     held: list[BaseDatabaseWrapper] = []
     open_ones: list[bool] = []
 
-    class Asked(Future):  # type: ignore[type-arg]
-        def result(self, timeout: float | None = None) -> Any:
-            open_ones.append(connections[connection.alias].connection is not None)
-            return super().result(timeout)
-
     def wait() -> int | None:
         connection.ensure_connection()
         held.append(connections[connection.alias])
@@ -104,7 +105,7 @@ def test_a_caller_that_waits_for_a_load_holds_no_connection(source: Source, monk
         pool.submit(wait)
         wait_for(lambda: bool(open_ones), "the other to wait")
 
-    monkeypatch.setattr(caching, "Future", Asked)
+    note_waiting(monkeypatch, lambda: open_ones.append(connections[connection.alias].connection is not None))
     source.during = during
     with ThreadPoolExecutor(1) as pool:
         source.get()

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from inventory import stock
-from inventory.errors import SoldOut, StockConflict
+from inventory.errors import StockConflict
 from inventory.models import StockItem
 from inventory.requests import Placement, RequestItem
 from inventory.strategies import optimistic
@@ -45,14 +45,6 @@ def test_without_the_comparison_an_update_is_lost(ledger: Ledger, monkeypatch: p
         Optimistic(attempts=1).place(new_request(("a", 1)), ledger.save)
     figures = ledger.figures()["a"]
     assert (figures.received, figures.on_hand, figures.sold, figures.drift) == (6, 0, 1, 5)
-
-
-def test_the_second_attempt_is_sold_out(ledger: Ledger) -> None:
-    stock.deliver("a", 1)
-    rival = partial(Optimistic().place, new_request(("a", 1)), ledger.save)
-    with interleaved(rival, after=READ), pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        Optimistic(attempts=2).place(new_request(("a", 1)), ledger.save)
-    ledger.assert_law(a=(0, 1))
 
 
 def test_a_retry_takes_the_first_item_once(ledger: Ledger) -> None:

@@ -36,14 +36,9 @@ class Player:
     ) -> Trace:
         """Run a schedule, and then every client to its end.
 
-        Choices that are impossible on this rung are skipped, so that a schedule of one rung also runs on its fix.
-
-        Args:
-            slug: the rung.
-            schedule: the choices, in order.
-            faults: the faults that may happen. By default, those that the rung survives, that break it, or that break a
-                rung which this rung fixes.
-            clients: number of clients. By default, as many as it takes to break the rung.
+        Choices that are impossible on this rung are skipped, so that a schedule of one rung also runs on its fix. By
+        default, those faults may happen that the rung survives, that break it, or that break a rung which it fixes, and
+        there are as many clients as it takes to break it.
         """
         return replay(
             slug,

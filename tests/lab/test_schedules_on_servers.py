@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,6 @@ from lab.explorer.sample import sample
 from lab.explorer.search import Bounds, Found
 from lab.ladder.catalogue import LADDER
 from lab.sandbox import fleet
-from lab.sandbox.fleet import Missing
 from lab.sandbox.restarting import RestartingSandbox
 from lab.sandbox.sandbox import Resource, Sandbox
 from lab.workloads.registry import can_play, faults_of, new_experiment
@@ -267,15 +266,6 @@ def test_commands_restart_redis_except_in_a_search(sandbox: Sandbox, monkeypatch
 
 
 # What is not installed
-
-
-def test_a_missing_server_is_named(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "libfaketime", lambda: None)
-    with closing(fleet.Fleet()) as servers, pytest.raises(Missing, match="libfaketime is not installed"):
-        servers.node("third", own_clock=True)
-    monkeypatch.setattr(zookeeper_server, "available", lambda: False)
-    with pytest.raises(Missing, match="apt-get install zookeeper"):
-        new_experiment(LADDER["zookeeper"], sandbox).begin()
 
 
 @pytest.fixture

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from loadtest.bench import retry_delay
-from servers import zookeeper
 from tests.loadtest.conftest import bench, report_of
 from tests.lock_servers import needs_zookeeper
 
@@ -32,13 +30,6 @@ def test_a_waiter_asks_less_often_with_a_longer_delay() -> None:
     assert all(0 < row["handoff_p50_ms"] <= row["handoff_p99_ms"] for row in report["locks"])
     assert short["idle_commands_per_s"] > 2 * long["idle_commands_per_s"] > 0
     assert all(row["idle_commands_per_s"] < long["idle_commands_per_s"] for row in told)
-
-
-@pytest.mark.slow
-def test_it_says_that_zookeeper_is_missing(tmp_path: Path) -> None:
-    """An empty PATH simulates a machine without Java."""
-    done = bench_delays(PATH=str(tmp_path))
-    assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, ["ZooKeeper is not installed: " + zookeeper.INSTALL])
 
 
 def test_percentiles_are_in_milliseconds() -> None:
