@@ -166,25 +166,20 @@ def test_the_claim_that_many_updates_fail_is_judged() -> None:
     assert "5.0% of the answers of optimistic were “try again”: all 20 attempts had failed." in text
 
 
+FAILING_FEW = (contended(300, 3), contended(300, 9, 1.0))
+FAILING_MANY = (contended(200, 3, 1.5), contended(100, 9, 3.0))
+FAILING_LESS = (contended(100, 3, 1.5), contended(300, 9, 0.5))
+"""Failures that rise and then fall are no trend."""
+NOT_HERE, CLOSE = "The claim does not hold here", "The curves stay close"
+EVERYWHERE = "sold less than nine orders for every ten of row-lock with every number of clients"
+
+
 @pytest.mark.parametrize(
     ("optimistic", "sentences"),
     [
-        (
-            (contended(300, 3), contended(300, 9, 1.0)),
-            ("The claim does not hold here", "The curves stay close: with 8 clients"),
-        ),
-        (
-            (contended(200, 3, 1.5), contended(100, 9, 3.0)),
-            (
-                "The claim holds: from 2 clients on",
-                "sold less than nine orders for every ten of row-lock with every number of clients",
-            ),
-        ),
-        # Failures that rise and then fall are no trend.
-        (
-            (contended(100, 3, 1.5), contended(300, 9, 0.5)),
-            ("The claim does not hold here", "The curves stay close"),
-        ),
+        (FAILING_FEW, (NOT_HERE, f"{CLOSE}: with 8 clients")),
+        (FAILING_MANY, ("The claim holds: from 2 clients on", EVERYWHERE)),
+        (FAILING_LESS, (NOT_HERE, CLOSE)),
     ],
 )
 def test_the_conclusions_follow_from_the_figures(
@@ -216,22 +211,16 @@ def test_the_retry_delay_is_named_at_which_redlock_is_as_fast() -> None:
     assert "less than a tenth" not in text
 
 
+NO_GAIN = "A delay below {} ms shortens the hand-over by less than a tenth."
+NEVER = "With no measured delay does redlock hand over as soon as zookeeper"
+
+
 @pytest.mark.parametrize(
     ("p50", "sentences"),
     [
-        # One longer delay that is fast by chance is no trend.
-        ((9.0, 4.0, 60.0), ("With no measured delay does redlock hand over as soon as zookeeper",)),
-        (
-            (4.0, 4.1, 4.2),
-            (
-                "With a retry delay of 100 ms or less",
-                "A delay below 100 ms shortens the hand-over by less than a tenth.",
-            ),
-        ),
-        (
-            (7.0, 7.5, 60.0),
-            ("A delay below 10 ms shortens the hand-over by less than a tenth. Each pause is at least 10 times",),
-        ),
+        ((9.0, 4.0, 60.0), (NEVER,)),  # One longer delay that is fast by chance is no trend.
+        ((4.0, 4.1, 4.2), ("With a retry delay of 100 ms or less", NO_GAIN.format(100))),
+        ((7.0, 7.5, 60.0), (f"{NO_GAIN.format(10)} Each pause is at least 10 times",)),
     ],
 )
 def test_what_a_shorter_delay_gains_follows_from_the_figures(

@@ -148,15 +148,8 @@ def test_tables_show_every_figure() -> None:
     assert one["failed_per_order"] == 2
     assert one["try_again"] == 0.25
     table = contention.report_table([{"clients": 8, "optimistic": one, "row-lock": one}])
-    assert [list(column.cells) for column in table.columns] == [
-        ["8"],
-        ["2.00"],
-        ["25%"],
-        ["100"],
-        ["100"],
-        ["2"],
-        ["2"],
-    ]
+    cells = [cell for column in table.columns for cell in column.cells]
+    assert cells == ["8", "2.00", "25%", "100", "100", "2", "2"]
 
 
 @pytest.mark.slow
