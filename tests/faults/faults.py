@@ -67,7 +67,7 @@ def kill_postgres(parts: Parts, crowd: Crowd, random: Random) -> int:
 
 
 def cut(proxy: CuttableProxy, crowd: Crowd, random: Random, within: Mapping[Direction, int]) -> int:
-    """Cut one connection after the other in the middle of a call, `within` so many bytes, until the burst is over."""
+    """Cut one connection after the other in the middle of a call. `within`: most bytes before a cut, by direction."""
     before = proxy.cuts
     for number in range(before + 1, before + CUTS + 1):
         direction = random.choice(tuple(within))

@@ -59,7 +59,7 @@ def test_one_caller_refreshes_a_value_before_it_expires(source: Source, age: flo
 
 
 def note_waiting(monkeypatch: pytest.MonkeyPatch, note: Callable[[], object]) -> None:
-    """Call `note` whenever a caller begins to wait for the load of another one."""
+    """Call `note` whenever a caller begins to wait for another caller's load."""
 
     class Noted(Future):  # type: ignore[type-arg]
         def result(self, timeout: float | None = None) -> Any:

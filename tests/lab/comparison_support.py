@@ -139,7 +139,7 @@ def stored() -> dict[str, Any]:
 
 
 def left_out(part: comparisons.Part, called: Iterable[str], *, least: int) -> list[Path]:
-    """Return the project's files among those that were called, of which a part's hash takes no account."""
+    """Return the project's files that were called although a part's hash does not cover them."""
     files = {path.relative_to(ROOT) for path in map(Path, called) if path.is_relative_to(ROOT)}
     ours = {file for file in files if file.parts[0] in ROOMS}
     assert len(ours) >= least
