@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import pickle
+from contextlib import nullcontext
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
 
 import psycopg
 
-from locking import LeaseLost
+from locking import Lease, LeaseLost, Lock
 from locking.redis import waiting
-from tests.locking.support import Recipe, acquired
+from tests.locking.support import Cell, Recipe, acquired
 from tests.waiting import wait_for
 
 
@@ -20,17 +21,19 @@ def pickled(value: Any) -> bytes:
     return pickle.dumps(value)
 
 
+def add(lock: Lock, cell: Cell, times: int, locked: bool) -> None:
+    """Read, add one and write back, `times` times."""
+    for _ in range(times):
+        with lock.hold() if locked else nullcontext():
+            cell.write(cell.read() + 1)
+
+
 def increment(recipe: Recipe, name: str, options: dict[str, Any], times: int, locked: bool, pipe: Pipe) -> None:
-    """After the start signal, read, add one and write back, `times` times."""
+    """Like `add`, after the start signal."""
     lock, cell = recipe(name, **options), recipe.cell(name)
     pipe.send("ready")
     pipe.recv()
-    for _ in range(times):
-        if locked:
-            with lock.hold():
-                cell.write(cell.read() + 1)
-        else:
-            cell.write(cell.read() + 1)
+    add(lock, cell, times, locked)
     pipe.send("done")
 
 
@@ -61,19 +64,23 @@ def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pip
     wait_and_hold(recipe, name, options, pipe)
 
 
-def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Acquire the lock, wait for the test's message, and report what the lease says then."""
+def pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> tuple[Lease, str, list[int | None]]:
+    """Acquire the lock and wait for the test's message. Return the lease, what it says then, and calls of `on_lost`."""
     lost: list[int | None] = []
     lease = acquired(recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options))
     pipe.send(lease.fence)
     pipe.recv()
     try:
         lease.check()
-        said = "held"
     except LeaseLost:
-        said = "lost"
-    if said == "lost":
         wait_for(lambda: lost)
+        return lease, "lost", lost
+    return lease, "held", lost
+
+
+def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
+    """Acquire the lock, wait for the test's message, and report what the lease says then."""
+    lease, said, lost = pause(recipe, name, options, pipe)
     pipe.send((said, len(lost), lease.release()))
 
 
@@ -81,16 +88,7 @@ def write_with_its_fence(
     recipe: Recipe, name: str, options: dict[str, Any], conninfo: str, statement: str, pipe: Pipe
 ) -> None:
     """Like `write_after_a_pause`, but take a unit of sku `a` in Postgres even if the lease is lost."""
-    lost: list[int | None] = []
-    lease = acquired(recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options))
-    pipe.send(lease.fence)
-    pipe.recv()
-    try:
-        lease.check()
-        said = "held"
-    except LeaseLost:
-        said = "lost"
-    wait_for(lambda: lost)
+    lease, said, lost = pause(recipe, name, options, pipe)
     with psycopg.connect(conninfo, autocommit=True) as own:
         written = own.execute(statement, {"sku": "a", "units": 1, "fence": lease.fence, "kind": "redis-lock"}).rowcount
     pipe.send((said, len(lost), written))

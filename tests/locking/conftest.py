@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import redis
@@ -29,9 +31,15 @@ def own_valkey() -> Iterator[Valkey]:
 
 
 @pytest.fixture
-def other_valkey() -> Iterator[Valkey]:
-    with temporary() as running:
-        yield running
+def name() -> str:
+    """Return the name of a lock that no other test uses."""
+    return f"test {uuid.uuid4()}"
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(20) as pool:
+        yield pool
 
 
 @pytest.fixture

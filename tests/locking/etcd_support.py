@@ -6,8 +6,6 @@ import functools
 import json
 import os
 import re
-import shutil
-import tempfile
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +22,7 @@ from locking import Lock
 from locking.etcd import EtcdLock
 from locking.etcd.gateway import EtcdGateway, session_of
 from locking.etcd.watch import DeletionWatch
-from tests.locking.support import Address, FileCell, Patch, Recipe, clients_apart
+from tests.locking.support import Address, FileCell, Patch, clients_apart, run_folder, started
 
 if TYPE_CHECKING:
     from servers.etcd import Etcd
@@ -34,19 +32,9 @@ if TYPE_CHECKING:
 def running_etcd(*extra: str) -> Iterator[Etcd]:
     # Import late, because over a hundred short-lived processes import this file.
     from servers.etcd import Etcd
-    from servers.folder import RunFolder
 
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    etcd = Etcd(folder.path / "etcd", extra=extra)
-    etcd.start()
-    try:
+    with run_folder() as folder, started(Etcd(folder.path / "etcd", extra=extra)) as etcd:
         yield etcd
-    finally:
-        etcd.stop()
-        shutil.rmtree(outer, ignore_errors=True)
 
 
 @functools.cache
@@ -174,10 +162,7 @@ class EtcdTraces:
         )
         assert "compacted" in answer.text
 
-    @contextmanager
-    def clients(self, recipe: EtcdRecipe, count: int) -> Iterator[list[Recipe]]:
-        with clients_apart(recipe, count) as apart:
-            yield apart
+    clients = staticmethod(clients_apart)
 
     @contextmanager
     def woken_in_vain(self, lock: EtcdLock) -> Iterator[Callable[[], object]]:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-import shutil
-import signal
-import tempfile
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +20,8 @@ from locking.local import _queues
 from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_lock_tables, session
 from locking.postgres.session_lock import SessionLock
 from locking.postgres.shared_sessions import SharedSessions, _spare
-from servers.folder import RunFolder
 from servers.postgres import DATABASE, PORT, USER, Postgres
-from tests.locking.support import Address, FileCell, Patch, acquired
+from tests.locking.support import Address, FileCell, Patch, acquired, fork_sleeper, run_folder, started
 from tests.waiting import PATIENCE, wait_for
 
 # Allow 25 processes with several sessions each, and log each statement with its application name.
@@ -36,19 +31,12 @@ EXTRA = ("--max_connections=400", "--log_statement=all", "--log_line_prefix=<%a>
 @contextmanager
 def running_postgres(*options: str) -> Iterator[Postgres]:
     """Run a server for tests. `options` override the default options."""
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    postgres = Postgres(folder.postgres)
-    postgres.child.args.extend([*EXTRA, *options])
-    postgres.start()
-    try:
-        create_lock_tables(conninfo_of(postgres))
-        yield postgres
-    finally:
-        postgres.stop()
-        shutil.rmtree(outer, ignore_errors=True)
+    with run_folder() as folder:
+        postgres = Postgres(folder.postgres)
+        postgres.child.args.extend([*EXTRA, *options])
+        with started(postgres):
+            create_lock_tables(conninfo_of(postgres))
+            yield postgres
 
 
 def conninfo_of(postgres: Postgres) -> str:
@@ -106,6 +94,10 @@ class PostgresTraces:
 
     def connections(self, name: str) -> int:
         return int(self.one("SELECT count(*) FROM pg_stat_activity WHERE application_name = %s", f"lock {name}"))
+
+    def terminate(self, name: str) -> None:
+        """End the lock's sessions at the server."""
+        self.one("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = %s", name)
 
     def locks(self, name: str, *, granted: bool) -> int:
         """Return how many server locks the lock's connections hold or wait for."""
@@ -243,10 +235,5 @@ def hold_and_fork(recipe: PostgresRecipe, name: str, disown: bool, pipe: Pipe) -
     if not disown:
         session._disown_all.__code__ = (lambda: None).__code__
     _held = acquired(recipe(name))
-    child = os.fork()
-    if child == 0:
-        signal.alarm(2 * round(PATIENCE))
-        while True:
-            signal.pause()
-    pipe.send(child)
+    pipe.send(fork_sleeper())
     pipe.recv()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +11,11 @@ from typing import Any, ClassVar
 import pytest
 
 from locking import Lease, Lock, LockUnavailable
-from servers import RunFolder, etcd, zookeeper
+from servers import etcd, zookeeper
 from servers.cluster import Cluster
 from tests.locking import conformance as suite
 from tests.locking.etcd_support import EtcdRecipe, client_of
-from tests.locking.support import MakeLock
+from tests.locking.support import MakeLock, run_folder
 from tests.locking.zookeeper_support import ZooKeeperRecipe, clients, require_zookeeper
 from tests.waiting import wait_for
 
@@ -44,15 +42,11 @@ class OnThreeServers(suite.SurvivesNodeLossConformance):
 
 @dataclass(frozen=True)
 class Quorum:
-    """Three servers of one kind.
-
-    Args:
-        cluster: the servers.
-        folder: where the recipes store their counter cells.
-    """
+    """Three servers of one kind."""
 
     cluster: Cluster[Any]
     folder: Path
+    """Folder for the files of `FileCell`."""
 
     @property
     def is_etcd(self) -> bool:
@@ -89,28 +83,20 @@ class Quorum:
 
 @contextmanager
 def running_quorum(kind: str, folder: Path) -> Iterator[Quorum]:
-    """Run a cluster whose network can be cut.
-
-    Args:
-        kind: "etcd" or "zookeeper".
-    """
+    """Run a cluster of `kind` ("etcd" or "zookeeper") whose network can be cut."""
     if kind == "zookeeper":
         require_zookeeper()
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    run = RunFolder(outer / "run")
-    run.create()
-    cluster: Cluster[Any] = {"etcd": etcd.cluster, "zookeeper": zookeeper.cluster}[kind](run.path, cuttable=True)
-    try:
-        cluster.start()
-        yield Quorum(cluster, folder)
-    finally:
-        for member in cluster.members:
-            member.kill()
-        clients.close()
-        client_of.cache_clear()
-        cluster.stop()
-        shutil.rmtree(outer, ignore_errors=True)
+    with run_folder() as run:
+        cluster: Cluster[Any] = {"etcd": etcd.cluster, "zookeeper": zookeeper.cluster}[kind](run.path, cuttable=True)
+        try:
+            cluster.start()
+            yield Quorum(cluster, folder)
+        finally:
+            for member in cluster.members:
+                member.kill()
+            clients.close()
+            client_of.cache_clear()
+            cluster.stop()
 
 
 def granted(lock: Lock) -> Lease:

@@ -25,7 +25,6 @@ OF_THE_LOCK_WITHIN = (
     "test_the_first_in_line_may_die",
     "test_the_holder_is_told_when_the_server_is_gone",
     "test_the_lock_of_a_crashed_holder_becomes_free",
-    "test_a_lost_lease_cannot_be_extended",
     "test_without_renewal_the_lock_is_lost_after_its_ttl",
     "test_without_the_lock_processes_lose_updates",
     "test_without_the_lock_threads_lose_updates",

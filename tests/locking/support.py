@@ -6,8 +6,10 @@ import functools
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -18,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from urllib.parse import unquote
 
 import pytest
@@ -30,6 +32,9 @@ from locking.local import _queues
 from locking.redis.waiting import Waiter
 from tests.waiting import PATIENCE, wait_for
 
+if TYPE_CHECKING:
+    from servers import RunFolder
+
 Address = str | tuple[str, int]
 """Where a server listens: the path of a Unix socket, or a host and a port."""
 
@@ -39,6 +44,31 @@ Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
 Flawed = Callable[[str, str, str], None]
 Pool = ThreadPoolExecutor
+
+
+@contextmanager
+def run_folder() -> Iterator[RunFolder]:
+    """Yield a run folder, and remove it afterwards. Other users may enter it: root runs servers as another user."""
+    from servers import RunFolder  # Import late, because over a hundred short-lived processes import this file.
+
+    outer = Path(tempfile.mkdtemp(prefix="lu-"))
+    outer.chmod(0o755)
+    folder = RunFolder(outer / "run")
+    folder.create()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(outer, ignore_errors=True)
+
+
+@contextmanager
+def started(server: Any) -> Iterator[Any]:
+    """Run a server during the `with` block."""
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def renew(lease: Lease, seconds: float = 0.5) -> None:
@@ -237,6 +267,17 @@ def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe
         ours.close()
 
 
+def fork_sleeper() -> int:
+    """Fork a child that sleeps until it is killed, and return its process id."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(2 * round(PATIENCE))  # End the child after a failed test.
+        while True:
+            signal.pause()
+    return child
+
+
 def in_fork(body: Callable[[], str]) -> str:
     """Run `body` in a forked child. Return its result, or the name of its exception."""
     read, write = os.pipe()
@@ -364,10 +405,7 @@ class RedisTraces:
         """Return whether the blocking pop was sent. redis-py closes a connection if it is interrupted while sending."""
         return "send_packed_command" not in stack_of(thread)
 
-    @contextmanager
-    def clients(self, recipe: RedisRecipe, count: int) -> Iterator[list[Recipe]]:
-        with clients_apart(recipe, count) as apart:
-            yield apart
+    clients = staticmethod(clients_apart)
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:

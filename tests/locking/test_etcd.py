@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.locking.conformance import LONG, fails
 from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_of, running_etcd
 from tests.locking.quorum_support import OnThreeServers
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
-from tests.locking.support import Patch, Pool, ReentrantRecipe, acquired, in_fork, paused, process
+from tests.locking.support import Patch, Pool, ReentrantRecipe, acquired, fork_sleeper, in_fork, paused, process
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.slow
@@ -77,12 +77,6 @@ def own(own_etcd: Etcd, tmp_path: Path) -> EtcdRecipe:
 @pytest.fixture
 def observer(etcd: Etcd) -> Observer:
     return Observer(etcd)
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(20) as pool:
-        yield pool
 
 
 class TestEtcdLock(
@@ -219,19 +213,13 @@ class TestWatch:
             waiter = threading.Thread(target=lambda: lock.acquire(timeout=1.0))
             waiter.start()
             wait_for(lambda: observer.asleep(lock) == 1)
-            read, write = os.pipe()
-            child = os.fork()
-            if child == 0:
-                os.read(read, 1)
-                os._exit(0)
+            child = fork_sleeper()
             try:
                 waiter.join()
                 wait_for(lambda: observer.watchers() == 0)
             finally:
-                os.write(write, b".")
+                os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                os.close(read)
-                os.close(write)
 
     def test_a_forked_child_has_connections_of_its_own(self, recipe: EtcdRecipe) -> None:
         client, ours = recipe.client, session_of(recipe.client)

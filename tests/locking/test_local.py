@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
@@ -20,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from locking import Lease, Lock, LockUnavailable, NotOwner, local
+from locking import Lease, Lock, LockUnavailable, local
 from locking.local import ProcessLock, QueuePlace, ThreadLock
 from tests.locking import conformance as suite
 from tests.locking.conformance import slow, without
-from tests.locking.support import FileCell, Log, MakeLock, Patch, acquired, collect, in_fork, process
+from tests.locking.support import FileCell, Log, Patch, acquired, collect, fork_sleeper, in_fork, process
 from tests.waiting import PATIENCE, wait_for
 
 
@@ -32,22 +31,16 @@ from tests.waiting import PATIENCE, wait_for
 class ThreadRecipe:
     folder: Path
 
-    def __call__(self, name: str, **options: Any) -> ThreadLock:
+    def __call__(self, name: str, **options: Any) -> Lock:
         return ThreadLock(name, **options)
 
     def cell(self, name: str) -> FileCell:
         return FileCell(self.folder / f"{name}.cell")
 
 
-@dataclass(frozen=True)
-class ProcessRecipe:
-    folder: Path
-
-    def __call__(self, name: str, **options: Any) -> ProcessLock:
+class ProcessRecipe(ThreadRecipe):
+    def __call__(self, name: str, **options: Any) -> Lock:
         return ProcessLock(self.folder, name, **options)
-
-    def cell(self, name: str) -> FileCell:
-        return FileCell(self.folder / f"{name}.cell")
 
 
 def in_line(name: str) -> int:
@@ -136,20 +129,6 @@ class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWa
 
         monkeypatch.setattr(QueuePlace, "__init__", make)
 
-    def test_a_forked_child_does_not_hold_what_its_parent_holds(self, make_lock: MakeLock) -> None:
-        lock = make_lock()
-        lease = acquired(lock)
-        for use in (lease.release, lease.check, lease.extend, lease.remaining):
-            assert in_fork(lambda use=use: str(use())) == "NotOwner"
-
-        def lock_and_exclude() -> str:
-            mine = acquired(lock, blocking=False)
-            return str([lock.acquire(blocking=False), mine.release(), in_line(lock.name)])
-
-        assert in_fork(lock_and_exclude) == "[None, True, 0]"
-        lease.check()
-        assert lease.release() is True
-
 
 @slow("test_greenlets_each_own_a_lease")  # test_greenlets_exclude_each_other covers it
 class TestProcessLock(suite.AcrossProcessesConformance, suite.ForkConformance, suite.SurvivesHolderCrashConformance):
@@ -170,11 +149,6 @@ class TestProcessLock(suite.AcrossProcessesConformance, suite.ForkConformance, s
         assert isinstance(lock, ProcessLock)
         folder = lock._path.parent
         return {"open": len(openings(lock._path)), "known": len(local._files), "files": len(list(folder.iterdir()))}
-
-
-@pytest.fixture
-def name() -> str:
-    return f"test {uuid.uuid4()}"
 
 
 # ThreadLock
@@ -341,31 +315,6 @@ def test_without_its_folder_a_process_lock_is_unavailable(tmp_path: Path, name: 
         pass
 
 
-@pytest.fixture
-def living_child() -> Iterator[Callable[[], int]]:
-    """Return a function that forks a child, which lives until the end of the test."""
-    children = []
-
-    def fork() -> int:
-        told, tells = os.pipe()
-        child = os.fork()
-        if child == 0:
-            signal.alarm(2 * round(PATIENCE))
-            os.write(tells, b"!")
-            while True:
-                signal.pause()
-        children.append(child)
-        assert os.read(told, 1) == b"!"
-        os.close(told)
-        os.close(tells)
-        return child
-
-    yield fork
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
 def opened_by(child: int, path: Path) -> bool:
     for link in Path(f"/proc/{child}/fd").iterdir():
         with suppress(FileNotFoundError):  # A starting child has just closed it.
@@ -375,9 +324,7 @@ def opened_by(child: int, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("unlocks", [True, False])
-def test_a_release_unlocks_a_file_open_in_a_child(
-    living_child: Callable[[], int], tmp_path: Path, name: str, monkeypatch: Patch, unlocks: bool
-) -> None:
+def test_a_release_unlocks_a_file_open_in_a_child(tmp_path: Path, name: str, monkeypatch: Patch, unlocks: bool) -> None:
     """A release unlocks a file that a forked child has open.
 
     Negative control: without LOCK_UN, the child keeps it locked.
@@ -387,11 +334,13 @@ def test_a_release_unlocks_a_file_open_in_a_child(
     lock = ProcessLock(tmp_path, name)
     lease = acquired(lock)
     hidden, local._files = local._files, set()
-    child = living_child()
+    child = fork_sleeper()
     local._files = hidden
     assert opened_by(child, lock._path)
     assert lease.release() is True
     again = lock.acquire(blocking=False)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
     assert (again is not None) is unlocks
     if again is not None:
         again.release()
@@ -402,12 +351,7 @@ def hold_and_fork(folder: Path, name: str, closes: bool, pipe: Pipe) -> None:
     lease = ProcessLock(folder, name).acquire()
     if not closes:
         local._files = set()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(2 * round(PATIENCE))
-        while True:
-            signal.pause()
-    pipe.send(child)
+    pipe.send(fork_sleeper())
     pipe.recv()
     assert lease is None
 
@@ -467,10 +411,3 @@ def test_a_child_forked_while_threads_lock_can_lock(recipe: Callable[[Path], Any
         stop.set()
         for thread in threads:
             thread.join(PATIENCE)
-
-
-def test_a_released_lease_says_so(tmp_path: Path, name: str) -> None:
-    lease = acquired(ProcessLock(tmp_path, name))
-    lease.release()
-    with pytest.raises(NotOwner, match="released"):
-        lease.extend()

@@ -5,21 +5,17 @@ The standby that replaces the primary knows only the grants that had reached it,
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_lock_tables
-from servers.folder import RunFolder
 from servers.postgres import DATABASE, PORT, USER, Postgres
 from servers.standby import Standby
-from tests.locking.support import acquired
+from tests.locking.support import acquired, run_folder, started
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -50,24 +46,16 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    run = RunFolder(outer / "run")
-    run.create()
-    primary = Postgres(run.path / "one", extra={"synchronous_commit": "local", "synchronous_standby_names": "*"})
-    standby = Standby(run.path / "two", primary=primary.folder)
-    primary.start()
-    try:
-        conninfo = f"host={primary.folder} dbname={DATABASE} user={USER}"
-        create_lock_tables(conninfo)
-        add_row(conninfo, "stock")
-        standby.start()
-        standby.attach()
-        yield Pair(primary, standby)
-    finally:
-        standby.stop()
-        primary.stop()
-        shutil.rmtree(outer, ignore_errors=True)
+    with run_folder() as run:
+        primary = Postgres(run.path / "one", extra={"synchronous_commit": "local", "synchronous_standby_names": "*"})
+        standby = Standby(run.path / "two", primary=primary.folder)
+        with started(primary):
+            conninfo = f"host={primary.folder} dbname={DATABASE} user={USER}"
+            create_lock_tables(conninfo)
+            add_row(conninfo, "stock")
+            with started(standby):
+                standby.attach()
+                yield Pair(primary, standby)
 
 
 @pytest.mark.parametrize("kind", [AdvisoryLock, RowLock, InsertLock])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -33,26 +32,6 @@ UNGUARDED = CLAIM.replace("fence < %(fence)s", "true")
 def quorum(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Quorum]:
     with running_quorum(request.param, tmp_path) as running:
         yield running
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as pool:
-        yield pool
-
-
-def test_a_grant_outlives_the_leader(quorum: Quorum, threads: Pool) -> None:
-    leader, (one, other) = quorum.cluster.leader(), quorum.followers()
-    lease = acquired(quorum.recipe(one, other)("stock", ttl=LONG))
-    waiter = threads.submit(granted, quorum.recipe(other, one, own=1)("stock", ttl=LONG))
-    leader.kill()
-    assert quorum.cluster.leader() is not leader
-    assert renewed(lease)
-    assert not waiter.done()
-    assert lease.release() is True
-    second = waiter.result(PATIENCE)
-    assert second.fence > lease.fence  # type: ignore[operator]
-    assert second.release() is True
 
 
 def test_a_holder_whose_own_server_is_killed_keeps_the_lock_or_is_told(quorum: Quorum, threads: Pool) -> None:

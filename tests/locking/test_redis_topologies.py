@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +16,12 @@ from redis.sentinel import Sentinel
 from locking import Lock, LockUnavailable, RedisLock, Redlock, force_release, held
 from locking.redis.nodes import node_of
 from locking.redis.own_connections import OwnConnections, open_connection, own_connections
-from servers.folder import RunFolder, private_subfolder, unprivileged_user
+from servers.folder import private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
 from tests.locking.conformance import LONG, RENEWED
-from tests.locking.support import CommandStats, Patch, end_of, paused, renew, run_threads
-from tests.locking.valkey_support import HOST, client_of, free_port, synced, valkeys
+from tests.locking.support import CommandStats, Patch, end_of, paused, renew, run_folder, run_threads, started
+from tests.locking.valkey_support import HOST, client_of, free_port, replicated, valkeys, wait_for_replica
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = pytest.mark.slow
@@ -35,99 +32,88 @@ Pair = tuple[tuple[Valkey, int], tuple[Valkey, int]]
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[tuple[Valkey, int], tuple[Valkey, int]]]:
     """Yield a primary and its replica."""
-    with valkeys(2, "--repl-diskless-sync-delay", "0") as (primary, replica):
-        client_of(replica[1]).replicaof(HOST, primary[1])
-        wait_for(lambda: synced(client_of(primary[1])), "the replica")
+    with replicated() as (primary, replica):
         yield primary, replica
 
 
 class TestReplicas:
-    @pytest.fixture(autouse=True)
-    def _in_step(self, pair: Pair) -> None:
-        """Wait until the replica is up to date, because an earlier test may have paused it."""
+    @pytest.fixture
+    def client(self, pair: Pair) -> redis.Redis:
+        """Return a client of the primary once the replica is up to date: an earlier test may have paused it."""
         (_, primary), _ = pair
-        wait_for(lambda: synced(client_of(primary)), "the replica")
+        wait_for_replica(primary)
+        return client_of(primary)
 
-    def test_a_grant_is_on_the_replica(self, pair: Pair) -> None:
-        (_, primary), (_, replica) = pair
-        lock = RedisLock(client_of(primary), "copied", wait_for_replicas=1)
-        with lock.hold() as lease:
-            assert client_of(replica).get("lock:{copied}").decode() == lease.token
+    @pytest.fixture
+    def replica(self, pair: Pair) -> int:
+        """Return the process id of the replica."""
+        return pair[1][0].child.pid
+
+    def test_a_grant_is_on_the_replica(self, pair: Pair, client: redis.Redis) -> None:
+        with RedisLock(client, "copied", wait_for_replicas=1).hold() as lease:
+            assert client_of(pair[1][1]).get("lock:{copied}").decode() == lease.token
             lease.extend()
 
-    def test_a_grant_that_no_replica_has_does_not_count(self, pair: Pair) -> None:
-        (_, primary), (replica, _) = pair
-        client = client_of(primary)
-        with paused(replica.child.pid):
+    def test_a_grant_that_no_replica_has_does_not_count(self, client: redis.Redis, replica: int) -> None:
+        with paused(replica):
             with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
                 RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1).acquire(timeout=1.0)
             wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be taken back")
             with RedisLock(client, "copied").hold(timeout=0):  # Without replicas to confirm, the lock is granted.
                 pass
-        wait_for(lambda: synced(client), "the replica")
 
     @pytest.mark.parametrize("ttl", [2.0, 6.0])
-    def test_a_renewal_without_a_replica_does_not_affect_others(self, pair: Pair, ttl: float) -> None:
-        (_, primary), (replica, _) = pair
-        client = client_of(primary)
+    def test_a_renewal_without_a_replica_does_not_affect_others(
+        self, client: redis.Redis, replica: int, ttl: float
+    ) -> None:
         with (
             RedisLock(client, "plain", ttl=2.0).hold() as plain,
             RedisLock(client, "strict", ttl=ttl, wait_for_replicas=1).hold() as strict,
-            paused(replica.child.pid),
+            paused(replica),
         ):
             wait_for(lambda: strict.lost)
             plain.check()
-        wait_for(lambda: synced(client), "the replica")
 
-    def test_a_grant_with_a_refused_wait_is_taken_back(self, pair: Pair) -> None:
-        (_, primary), _ = pair
-        client = client_of(primary)
-        client.acl_setuser("hasty", enabled=True, nopass=True, keys="*", commands=["+@all", "-wait"])
-        hasty = redis.Redis(HOST, primary, username="hasty", password="none", retry=Retry(NoBackoff(), 0))
+    def user(self, client: redis.Redis, *commands: str) -> redis.Redis:
+        """Return a client of another user, who may use these commands."""
+        client.acl_setuser("other", enabled=True, nopass=True, keys="*", commands=commands)
+        port = client.connection_pool.connection_kwargs["port"]
+        return redis.Redis(HOST, port, username="other", password="none", retry=Retry(NoBackoff(), 0))
+
+    def test_a_grant_with_a_refused_wait_is_taken_back(self, client: redis.Redis) -> None:
+        hasty = self.user(client, "+@all", "-wait")
         with pytest.raises(LockUnavailable, match="wait"):
             RedisLock(hasty, "refused", ttl=LONG, wait_for_replicas=1).acquire()
         wait_for(lambda: client.exists("lock:{refused}:fence"))
         wait_for(lambda: not client.exists("lock:{refused}"), "the grant to be taken back")
 
-    def test_a_renewal_with_a_refused_wait_does_not_affect_others(self, pair: Pair) -> None:
-        (_, primary), _ = pair
-        client = client_of(primary)
-        client.acl_setuser("revoked", enabled=True, nopass=True, keys="*", commands=["+@all"])
-        revoked = redis.Redis(HOST, primary, username="revoked", password="none", retry=Retry(NoBackoff(), 0))
+    def test_a_renewal_with_a_refused_wait_does_not_affect_others(self, client: redis.Redis) -> None:
+        revoked = self.user(client, "+@all")
         with (
             RedisLock(revoked, "plain", ttl=2.0).hold() as plain,
             RedisLock(revoked, "strict", ttl=2.0, wait_for_replicas=1).hold() as strict,
         ):
-            client.acl_setuser("revoked", enabled=True, commands=["-wait"])
+            client.acl_setuser("other", enabled=True, commands=["-wait"])
             wait_for(lambda: strict.lost)
             plain.check()
 
-    def test_only_a_grant_waits_for_a_replica(self, pair: Pair) -> None:
-        (_, primary), (replica, _) = pair
-        client = client_of(primary)
+    def test_only_a_grant_waits_for_a_replica(self, pair: Pair, client: redis.Redis, replica: int) -> None:
         strict = RedisLock(client, "strict", ttl=0.5, wait_for_replicas=1)
         with RedisLock(client, "strict", ttl=LONG).hold():
             stats = CommandStats(client)
             assert strict.acquire(blocking=False) is None
             assert strict.acquire(timeout=1.2) is None
             assert stats()["wait"] == 0
-            with paused(replica.child.pid):
+            with paused(replica):
                 assert strict.acquire(blocking=False) is None
-        wait_for(lambda: synced(client), "the replica")
+        wait_for_replica(pair[0][1])
         stats = CommandStats(client)
         with RedisLock(client, "strict", ttl=LONG, wait_for_replicas=1).hold():
             pass
         counts = stats()
         assert (counts["evalsha"], counts["wait"]) == (2, 1)
 
-    def test_a_number_of_replicas_is_not_negative(self, pair: Pair) -> None:
-        (_, primary), _ = pair
-        with pytest.raises(ValueError, match="wait_for_replicas"):
-            RedisLock(client_of(primary), "copied", wait_for_replicas=-1)
-
-    def test_a_handed_over_grant_without_a_replica_does_not_count(self, pair: Pair) -> None:
-        (_, primary), (replica, _) = pair
-        client = client_of(primary)
+    def test_a_handed_over_grant_without_a_replica_does_not_count(self, client: redis.Redis, replica: int) -> None:
         lock = RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1)
         lease = lock.acquire()
 
@@ -137,22 +123,18 @@ class TestReplicas:
 
         def release() -> None:
             wait_for(lambda: client.info("clients")["blocked_clients"])
-            with paused(replica.child.pid):
+            with paused(replica):
                 lease.release()
                 wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be given back")
 
         run_threads(wait, release)
-        wait_for(lambda: synced(client), "the replica")
 
     def test_a_replica_grants_nothing(self, pair: Pair) -> None:
-        (_, _), (_, replica) = pair
         with pytest.raises(LockUnavailable, match="read only"):
-            RedisLock(client_of(replica), "copied").acquire()
+            RedisLock(client_of(pair[1][1]), "copied").acquire()
 
     def test_without_waiting_a_failover_forgets_the_grant(self) -> None:
-        with valkeys(2, "--repl-diskless-sync-delay", "0") as ((_, first), (replica, second)):
-            client_of(second).replicaof(HOST, first)
-            wait_for(lambda: synced(client_of(first)), "the replica")
+        with replicated() as ((_, first), (replica, second)):
             with paused(replica.child.pid):
                 lease = RedisLock(client_of(first), "lost", renew=False).acquire()
                 client_of(first).shutdown(nosave=True, now=True, force=True)
@@ -168,14 +150,12 @@ FailOver = tuple[redis.Redis, Callable[[], None]]
 
 
 @pytest.fixture
-def replicated() -> Iterator[FailOver]:
+def failing_over() -> Iterator[FailOver]:
     """Yield a client of a primary, and a function that makes the replica the primary.
 
     The client then connects to the new primary, as one from Sentinel does. Its open connections stay.
     """
-    with valkeys(2, "--repl-diskless-sync-delay", "0") as ((_, old), (_, new)):
-        client_of(new).replicaof(HOST, old)
-        wait_for(lambda: synced(client_of(old)), "the replica")
+    with replicated() as ((_, old), (_, new)):
         client = redis.Redis(HOST, old, retry=Retry(NoBackoff(), 0))
 
         def fail_over() -> None:
@@ -192,8 +172,8 @@ def replicated() -> Iterator[FailOver]:
 class TestDemotedPrimary:
     """A demoted primary keeps its connections open, and refuses every write on them."""
 
-    def test_a_lease_is_renewed_at_the_new_primary(self, replicated: FailOver) -> None:
-        client, fail_over = replicated
+    def test_a_lease_is_renewed_at_the_new_primary(self, failing_over: FailOver) -> None:
+        client, fail_over = failing_over
         with RedisLock(client, "moved", ttl=6.0).hold() as lease:
             renew(lease)
             fail_over()
@@ -207,9 +187,9 @@ class TestDemotedPrimary:
         ],
     )
     def test_one_acquire_fails_at_most(
-        self, replicated: FailOver, make: Callable[..., Lock], connections_of: Callable[[Any], OwnConnections]
+        self, failing_over: FailOver, make: Callable[..., Lock], connections_of: Callable[[Any], OwnConnections]
     ) -> None:
-        client, fail_over = replicated
+        client, fail_over = failing_over
         for _ in range(3):
             connections_of(client.connection_pool).put(open_connection(client.connection_pool))
         fail_over()
@@ -220,12 +200,7 @@ class TestDemotedPrimary:
 
 class TestSentinel:
     def test_a_sentinel_client_finds_the_new_primary(self) -> None:
-        with (
-            valkeys(2, "--repl-diskless-sync-delay", "0") as ((first, port), (_, second)),
-            valkeys_sentinel(port) as at,
-        ):
-            client_of(second).replicaof(HOST, port)
-            wait_for(lambda: synced(client_of(port)), "the replica")
+        with replicated() as ((first, port), (_, second)), valkeys_sentinel(port) as at:
             sentinel = Sentinel([(HOST, at)], socket_timeout=2.0)
             wait_for(lambda: sentinel.discover_slaves("shop"), "the sentinel to know the replica")
             client = sentinel.master_for("shop", socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
@@ -249,34 +224,27 @@ class TestSentinel:
 @contextmanager
 def valkeys_sentinel(primary: int) -> Iterator[int]:
     """Run a sentinel that starts a failover after half a second."""
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    WHEEL.unpack(folder.path)
-    private_subfolder(folder.valkey)
-    port = free_port()
-    settings = folder.valkey / "sentinel.conf"
-    settings.write_text(
-        f"port {port}\nbind {HOST}\ndir {folder.valkey}\nsentinel monitor shop {HOST} {primary} 1\n"
-        "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
-    )
-    settings.chmod(0o666)  # The sentinel, run by any user, rewrites the file.
-    sentinel = Child(
-        "sentinel",
-        [str(WHEEL.path(folder.path)), str(settings), "--sentinel"],
-        log=folder.valkey.with_name("sentinel.log"),
-        env={},
-        cwd=folder.valkey,
-        user=unprivileged_user(),
-    )
-    sentinel.start()
-    try:
-        wait_for(lambda: answers(port), "the sentinel")
-        yield port
-    finally:
-        sentinel.stop(5.0)
-        shutil.rmtree(outer, ignore_errors=True)
+    with run_folder() as folder:
+        WHEEL.unpack(folder.path)
+        private_subfolder(folder.valkey)
+        port = free_port()
+        settings = folder.valkey / "sentinel.conf"
+        settings.write_text(
+            f"port {port}\nbind {HOST}\ndir {folder.valkey}\nsentinel monitor shop {HOST} {primary} 1\n"
+            "sentinel down-after-milliseconds shop 500\nsentinel failover-timeout shop 2000\n"
+        )
+        settings.chmod(0o666)  # The sentinel, run by any user, rewrites the file.
+        sentinel = Child(
+            "sentinel",
+            [str(WHEEL.path(folder.path)), str(settings), "--sentinel"],
+            log=folder.valkey.with_name("sentinel.log"),
+            env={},
+            cwd=folder.valkey,
+            user=unprivileged_user(),
+        )
+        with started(sentinel):
+            wait_for(lambda: answers(port), "the sentinel")
+            yield port
 
 
 def answers(port: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -59,12 +59,6 @@ def beside(recipe: RedisRecipe) -> Iterator[redis.Redis]:
     """Yield a client whose waiters sleep on their own connection, as those of another process do."""
     with clients_apart(recipe, 1) as (apart,):
         yield apart.client
-
-
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(20) as pool:
-        yield pool
 
 
 def blocked(client: redis.Redis) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +78,4 @@ class TestRedissonRecipeLock(
         self.valkey.child.kill()
         self.valkey.start()
 
-    @contextmanager
-    def clients(self, recipe: Any, count: int) -> Iterator[list[Any]]:
-        with clients_apart(recipe, count) as apart:
-            yield apart
+    clients = staticmethod(clients_apart)

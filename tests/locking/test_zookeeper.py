@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -96,12 +96,6 @@ def proxied(proxy: Proxy, tmp_path: Path) -> ZooKeeperRecipe:
     return ZooKeeperRecipe(f"{proxy.host}:{proxy.port}", tmp_path)
 
 
-@pytest.fixture
-def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(20) as pool:
-        yield pool
-
-
 line = ZooKeeperTraces.line
 
 
@@ -122,6 +116,10 @@ class TestZooKeeperLock(
     CRASH_OPTIONS = {"ttl": SHORTEST}
     CRASH_GRACE = 0.4  # ZooKeeper ends sessions every 0.4 s, at each second tick.
     IMPATIENT = {"ttl": SHORTEST}
+
+    # A lease ends with its session, as a grant that expires ends with its TTL.
+    test_a_briefly_paused_holder_keeps_it = suite.ExpiresConformance.test_a_briefly_paused_holder_keeps_it
+    test_a_holder_paused_beyond_its_ttl_is_told = suite.ExpiresConformance.test_a_holder_paused_beyond_its_ttl_is_told
 
     @pytest.fixture(autouse=True)
     def _server(self, zookeeper: ZooKeeper) -> None:
@@ -242,27 +240,6 @@ def test_100_failed_tries_leave_nobody_in_line(recipe: ZooKeeperRecipe, monkeypa
 
 
 # Sessions that end
-
-
-def test_a_holder_paused_beyond_its_session_is_told(recipe: ZooKeeperRecipe) -> None:
-    lock = recipe("stock")
-    with process(actors.write_after_a_pause, recipe, "stock", {"ttl": SHORTEST}) as (holder, pipe):
-        fence = pipe.recv()
-        with paused(holder.pid):
-            lease = acquired(lock, timeout=PATIENCE)
-            pipe.send("go on")
-        assert pipe.recv() == ("lost", 1, False)
-        assert lease.fence is not None
-        assert lease.fence > fence
-        assert lease.release() is True
-
-
-def test_a_briefly_paused_holder_keeps_it(recipe: ZooKeeperRecipe) -> None:
-    with process(actors.write_after_a_pause, recipe, "stock", {"ttl": LONG}) as (holder, pipe):
-        pipe.recv()
-        with paused(holder.pid):
-            pipe.send("go on")
-        assert pipe.recv() == ("held", 0, True)
 
 
 def test_time_alone_ends_a_lease(recipe: ZooKeeperRecipe) -> None:

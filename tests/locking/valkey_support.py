@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import redis
 from redis.backoff import NoBackoff
@@ -16,6 +13,8 @@ from redis.retry import Retry
 from servers import ServerError
 from servers.folder import RunFolder
 from servers.valkey import Valkey
+from tests.locking.support import run_folder
+from tests.waiting import wait_for
 
 HOST = "127.0.0.1"
 
@@ -37,15 +36,10 @@ def free_port() -> int:
 @contextmanager
 def valkeys(count: int, *extra: str) -> Iterator[list[tuple[Valkey, int]]]:
     """Yield `count` servers, with their ports on the loopback interface."""
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, outer, ignore_errors=True)
         made = []
-        for number in range(count):
-            folder = RunFolder(outer / f"run{number}")
-            folder.create()
-            made.append(_started(folder, *extra))
+        for _ in range(count):
+            made.append(_started(stack.enter_context(run_folder()), *extra))
             stack.callback(made[-1][0].stop)
         yield made
 
@@ -67,6 +61,20 @@ def _started(folder: RunFolder, *extra: str) -> tuple[Valkey, int]:
 
 def client_of(port: int) -> redis.Redis:
     return redis.Redis(HOST, port, socket_timeout=2.0, retry=Retry(NoBackoff(), 0))
+
+
+@contextmanager
+def replicated() -> Iterator[list[tuple[Valkey, int]]]:
+    """Yield a primary and its replica, with their ports."""
+    with valkeys(2, "--repl-diskless-sync-delay", "0") as pair:
+        (_, primary), (_, replica) = pair
+        client_of(replica).replicaof(HOST, primary)
+        wait_for_replica(primary)
+        yield pair
+
+
+def wait_for_replica(primary: int) -> None:
+    wait_for(lambda: synced(client_of(primary)), "the replica")
 
 
 def synced(primary: redis.Redis) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +18,7 @@ from kazoo.protocol.serialization import Delete, int_struct
 
 from locking import Lock
 from locking.zookeeper import ZooKeeperLock
-from tests.locking.support import Address, FileCell, Patch, Recipe, clients_apart, stack_of
+from tests.locking.support import Address, FileCell, Patch, clients_apart, run_folder, stack_of, started
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -43,22 +41,14 @@ def require_zookeeper() -> None:
 
 @contextmanager
 def running_zookeeper(*java: str) -> Iterator[ZooKeeper]:
-    from servers.folder import RunFolder
     from servers.zookeeper import ZooKeeper
 
     require_zookeeper()
-    outer = Path(tempfile.mkdtemp(prefix="lu-"))
-    outer.chmod(0o755)
-    folder = RunFolder(outer / "run")
-    folder.create()
-    zookeeper = ZooKeeper(folder.path / "zookeeper")
-    zookeeper.child.args[1:1] = java
-    zookeeper.start()
-    try:
-        yield zookeeper
-    finally:
-        zookeeper.stop()
-        shutil.rmtree(outer, ignore_errors=True)
+    with run_folder() as folder:
+        zookeeper = ZooKeeper(folder.path / "zookeeper")
+        zookeeper.child.args[1:1] = java
+        with started(zookeeper):
+            yield zookeeper
 
 
 class CountingClient(KazooClient):
@@ -205,10 +195,7 @@ class ZooKeeperTraces:
     def asked(self, lock: Lock) -> int:
         return parts(lock)[0].asked.total()
 
-    @contextmanager
-    def clients(self, recipe: ZooKeeperRecipe, count: int) -> Iterator[list[Recipe]]:
-        with clients_apart(recipe, count) as apart:
-            yield apart
+    clients = staticmethod(clients_apart)
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
