@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
@@ -37,15 +37,18 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "RowLock": lambda name, **options: RowLock("", name, **options),
     "InsertLock": lambda name, **options: InsertLock("", name, **options),
 }
-WITHOUT_OPTIONS = ("ThreadLock", "ReentrantLock", "ProcessLock")
 EXPIRING = ("RedisLock", "Redlock", "EtcdLock", "InsertLock")
+WITH_OPTIONS = (*EXPIRING, "ZooKeeperLock", "AdvisoryLock", "RowLock")
+ON_POSTGRES = ("AdvisoryLock", "RowLock", "InsertLock")
+TIMES_OF_A_REDLOCK = ("drift_factor", "drift_seconds", "node_timeout", "retry_delay")
+NAN, INFINITE = float("nan"), float("inf")
 TOO_LONG: list[float] = [1e6 + 1, 2**32 / 1000 + 0.2, 1e12, 1e300, 10**400]
 """More seconds than any lock accepts. A socket would read the second value as 0.2 s; no `float` can hold the last."""
 
-TOO_MANY = [2**63, 10**20]
-"""Counts that are too large for a server."""
-
 NO_SECONDS = ["10", None, Decimal(10), True, b"10", [10]]
+NO_COUNTS = ["10", 1.5, 1.0, True]
+WRONG_COUNTS = [-1, 2**63, 10**20]
+"""Counts that are out of range for a server."""
 
 
 def test_every_lock_is_tested() -> None:
@@ -81,69 +84,67 @@ def test_a_count_in_an_enum_is_its_number(lock: str, argument: str) -> None:
     assert numbers(Counts.TWO) == numbers(2)
 
 
-@pytest.mark.parametrize("lock", MAKERS)
-def test_a_name_is_text(lock: str) -> None:
-    for name in (b"bytes", None, 42):
-        with pytest.raises(TypeError, match="the name of a lock must be a str"):
-            MAKERS[lock](name)
-
-
-@pytest.mark.parametrize("lock", MAKERS)
-def test_a_name_is_not_empty(lock: str) -> None:
-    with pytest.raises(ValueError, match="must not be empty"):
-        MAKERS[lock]("")
-
-
-@pytest.mark.parametrize(
-    "lock", [name for name in MAKERS if name not in ("ThreadLock", "ReentrantLock", "ZooKeeperLock")]
-)
-def test_a_name_can_be_encoded(lock: str) -> None:
-    with pytest.raises(ValueError, match="surrogates"):
-        MAKERS[lock]("\ud800")
-
-
-def test_a_lock_that_is_released_by_force_has_a_name() -> None:
-    with pytest.raises(TypeError, match="the name of a lock must be a str"):
-        force_release(UNREACHED, None, by="a test")  # type: ignore[arg-type]
-    for name, wrong in (("", "empty"), ("\ud800", "surrogates"), ("a}b", "braces")):
-        with pytest.raises(ValueError, match=wrong):
-            force_release(UNREACHED, name, by="a test")
+# Wrong arguments of the constructors: the argument, the locks that take it, wrong values, and the error.
+OF_CONSTRUCTORS: list[tuple[str, Sequence[str], Sequence[Any], type[Exception], str]] = [
+    ("name", [*MAKERS], [b"bytes", None, 42], TypeError, "the name of a lock must be a str"),
+    ("name", [*MAKERS], [""], ValueError, "must not be empty"),
+    ("name", [*EXPIRING, "AdvisoryLock", "RowLock", "ProcessLock"], ["\ud800"], ValueError, "surrogates"),
+    ("name", ON_POSTGRES, ["zero \0 byte"], ValueError, "zero byte"),
+    ("name", ["RedisLock"], ["{", "}", "a{b}c"], ValueError, "braces"),
+    ("ttl", EXPIRING, NO_SECONDS, TypeError, "ttl must be a number of seconds"),
+    ("ttl", EXPIRING, [0, -1, NAN, INFINITE], ValueError, "ttl"),
+    ("ttl", EXPIRING, TOO_LONG, ValueError, "ttl must be 1000000 seconds"),
+    ("renew", EXPIRING, [None, 0, "no", 3.0], TypeError, "renew must be True or False"),
+    ("on_lost", WITH_OPTIONS, ["alarm", 42, False], TypeError, "on_lost must be a function"),
+    ("clock", WITH_OPTIONS, [1.0, None], TypeError, "clock must be a function"),
+    ("wait_for_replicas", ["RedisLock"], NO_COUNTS, TypeError, "wait_for_replicas must be an int"),
+    ("wait_for_replicas", ["RedisLock"], WRONG_COUNTS, ValueError, "wait_for_replicas must be"),
+    ("retries", ["Redlock"], NO_COUNTS, TypeError, "retries must be an int"),
+    ("retries", ["Redlock"], WRONG_COUNTS, ValueError, "retries must be"),
+    *[(time, ["Redlock"], NO_SECONDS, TypeError, f"{time} must be a number") for time in TIMES_OF_A_REDLOCK],
+    *[(time, ["Redlock"], [*TOO_LONG, INFINITE, NAN, -0.1], ValueError, "must") for time in TIMES_OF_A_REDLOCK],
+    ("drift_seconds", ["Redlock"], [10.0], ValueError, "ttl must be far longer than node_timeout and the drift"),
+    ("node_timeout", ["Redlock"], [0.0, 10.0], ValueError, "ttl must be far longer than node_timeout and the drift"),
+    ("retry_delay", ["Redlock"], [0.0], ValueError, "retry_delay must be more than 0"),
+]
 
 
 @pytest.mark.parametrize(
-    ("fence", "error"), [("1", TypeError), (1.0, TypeError), (True, TypeError), (-1, ValueError), (2**63, ValueError)]
+    ("lock", "argument", "wrong", "error", "message"),
+    [
+        pytest.param(lock, argument, *rest, id=f"{lock}: {rest[-1]}")
+        for argument, locks, *rest in OF_CONSTRUCTORS
+        for lock in locks
+    ],
 )
-def test_a_fence_is_a_count(fence: Any, error: type[Exception]) -> None:
-    """A fence must be a count: a value of another type would equal no fence."""
-    with pytest.raises(error, match="fence must be"):
-        force_release(UNREACHED, "a", by="a test", fence=fence)
+def test_a_constructor_refuses(
+    lock: str, argument: str, wrong: Sequence[Any], error: type[Exception], message: str
+) -> None:
+    for value in wrong:
+        with pytest.raises(error, match=message):
+            MAKERS[lock](**{"name": "a", argument: value})
 
 
-@pytest.mark.parametrize("by", [None, b"me", 42])
-def test_who_releases_by_force_is_text(by: Any) -> None:
-    with pytest.raises(TypeError, match="by must be a str"):
-        force_release(UNREACHED, "a", by=by)
-
-
-@pytest.mark.parametrize("lock", EXPIRING)
-def test_a_ttl_is_a_number(lock: str) -> None:
-    for ttl in NO_SECONDS:
-        with pytest.raises(TypeError, match="ttl must be a number of seconds"):
-            MAKERS[lock]("a", ttl=ttl)
-
-
-@pytest.mark.parametrize("lock", EXPIRING)
-def test_a_ttl_is_finite_and_positive(lock: str) -> None:
-    for ttl in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="ttl"):
-            MAKERS[lock]("a", ttl=ttl)
-
-
-@pytest.mark.parametrize("lock", EXPIRING)
-def test_a_ttl_is_limited(lock: str) -> None:
-    for ttl in TOO_LONG:
-        with pytest.raises(ValueError, match="ttl must be 1000000 seconds"):
-            MAKERS[lock]("a", ttl=ttl)
+@pytest.mark.parametrize("lock", MAKERS)
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ([{"timeout": each} for each in NO_SECONDS if each is not None], TypeError, "timeout must be a number"),
+        ([{"timeout": each} for each in TOO_LONG], ValueError, "timeout must be 1000000 seconds"),
+        ([{"timeout": each} for each in (-1.0, -0.001, NAN)], ValueError, "timeout must be 0 or more"),
+        ([{"timeout": each, "blocking": False} for each in (0.0, 5.0)], ValueError, "timeout needs blocking"),
+        # A timeout in its place, as in `acquire(0.5)`, would wait without limit.
+        ([{"blocking": each} for each in (0.5, 1, "no", None)], TypeError, "blocking must be True or False"),
+    ],
+)
+def test_acquire_refuses(lock: str, wrong: list[dict[str, Any]], error: type[Exception], message: str) -> None:
+    made = MAKERS[lock]("a")
+    for arguments in wrong:
+        with pytest.raises(error, match=message):
+            made.acquire(**arguments)
+        if "blocking" not in arguments:
+            with pytest.raises(error, match=message), made.hold(**arguments):
+                pass
 
 
 @pytest.mark.parametrize("lock", EXPIRING)
@@ -151,105 +152,41 @@ def test_the_longest_ttl_is_taken(lock: str) -> None:
     assert MAKERS[lock]("a", ttl=1e6).ttl == 1e6
 
 
-@pytest.mark.parametrize("lock", MAKERS)
-def test_a_timeout_is_limited(lock: str) -> None:
-    for timeout in TOO_LONG:
-        with pytest.raises(ValueError, match="timeout must be 1000000 seconds"):
-            MAKERS[lock]("a").acquire(timeout=timeout)
-
-
 def test_a_timeout_may_be_without_limit() -> None:
-    with ThreadLock("a").hold(timeout=float("inf")), pytest.raises(ValueError, match="ttl must be finite"):
-        RedisLock(UNREACHED, "a", ttl=float("inf"))
+    with ThreadLock("a").hold(timeout=INFINITE):
+        pass
 
 
-@pytest.mark.parametrize("lock", MAKERS)
-def test_a_timeout_is_a_number(lock: str) -> None:
-    for timeout in (one for one in NO_SECONDS if one is not None):
-        with pytest.raises(TypeError, match="timeout must be a number of seconds"):
-            MAKERS[lock]("a").acquire(timeout=timeout)
-
-
-@pytest.mark.parametrize("lock", MAKERS)
-def test_blocking_is_true_or_false(lock: str) -> None:
-    """`blocking` must be a bool, because a timeout in its place, as in `acquire(0.5)`, would wait without limit."""
-    wrong: list[Any] = [0.5, 1, "no", None]
-    for blocking in wrong:
-        with pytest.raises(TypeError, match="blocking must be True or False"):
-            MAKERS[lock]("a").acquire(blocking)
-
-
-@pytest.mark.parametrize("lock", EXPIRING)
-def test_renew_is_true_or_false(lock: str) -> None:
-    for renew in (None, 0, "no", 3.0):
-        with pytest.raises(TypeError, match="renew must be True or False"):
-            MAKERS[lock]("a", renew=renew)
-
-
-@pytest.mark.parametrize("lock", [name for name in MAKERS if name not in WITHOUT_OPTIONS])
-def test_functions_can_be_called(lock: str) -> None:
-    wrong: list[tuple[str, Any]] = [
-        ("on_lost", "alarm"),
-        ("on_lost", 42),
-        ("on_lost", False),
-        ("clock", 1.0),
-        ("clock", None),
-    ]
-    for argument, function in wrong:
-        with pytest.raises(TypeError, match=f"{argument} must be a function"):
-            MAKERS[lock]("a", **{argument: function})
-
-
-def test_a_reentrant_lock_wraps_a_lock() -> None:
-    with pytest.raises(TypeError, match="wraps a lock"):
-        ReentrantLock("a")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="owner must be a function"):
-        ReentrantLock(ThreadLock("a"), owner="me")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("argument", ["limit", "scan"])
 @pytest.mark.parametrize(
-    ("count", "error"), [("10", TypeError), (1.5, TypeError), (None, TypeError), (-1, ValueError), (10**20, ValueError)]
+    ("use", "wrong", "error", "message"),
+    [
+        (lambda name: force_release(UNREACHED, name, by="me"), [None, b"a"], TypeError, "the name of a lock must be a"),
+        (lambda name: force_release(UNREACHED, name, by="me"), [""], ValueError, "must not be empty"),
+        (lambda name: force_release(UNREACHED, name, by="me"), ["\ud800", "a}b"], ValueError, "surrogates|braces"),
+        (lambda fence: force_release(UNREACHED, "a", by="me", fence=fence), NO_COUNTS, TypeError, "fence must be"),
+        (lambda fence: force_release(UNREACHED, "a", by="me", fence=fence), WRONG_COUNTS, ValueError, "fence must be"),
+        (lambda by: force_release(UNREACHED, "a", by=by), [None, b"me", 42], TypeError, "by must be a str"),
+        (lambda count: held(UNREACHED, limit=count), [*NO_COUNTS, None], TypeError, "limit must be"),
+        (lambda count: held(UNREACHED, limit=count), WRONG_COUNTS, ValueError, "limit must be"),
+        (lambda count: held(UNREACHED, scan=count), [*NO_COUNTS, None], TypeError, "scan must be"),
+        (lambda count: held(UNREACHED, scan=count), WRONG_COUNTS, ValueError, "scan must be"),
+        (lambda name: add_row("", name), ["", "zero \0 byte", "\ud800"], ValueError, "empty|zero byte|surrogates"),
+        (ReentrantLock, ["a"], TypeError, "wraps a lock"),
+        (lambda owner: ReentrantLock(ThreadLock("a"), owner=owner), ["me"], TypeError, "owner must be a function"),
+        (lambda owner: ReentrantLock(ThreadLock("a"), owner=owner).acquire(), [list], TypeError, "hashable value"),
+        (lambda clients: Redlock(clients, "a"), [UNREACHED], TypeError, "sequence of clients"),
+        (lambda clients: Redlock(clients, "a"), [[], [UNREACHED] * 2], ValueError, "votes twice"),
+        (lambda folder: ProcessLock(folder, "a"), [None, b"/tmp", 3], TypeError, "folder must be a path"),
+        (lambda folder: ProcessLock(folder, "a"), ["a\0b", "\ud800"], ValueError, "folder"),
+        (lambda name: ProcessLock(Path(), name), ["x" * 251, "ü" * 42], ValueError, "name"),
+    ],
 )
-def test_a_listing_has_counts(argument: str, count: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match=f"{argument} must be"):
-        held(UNREACHED, **{argument: count})
-
-
-@pytest.mark.parametrize("ttl", ["10", Decimal(10), float("inf")])
-def test_an_extension_is_a_finite_number(client: redis.Redis, ttl: Any) -> None:
-    with RedisLock(client, "extended").hold() as lease, pytest.raises((TypeError, ValueError), match="ttl must be"):
-        lease.extend(ttl)
-
-
-@pytest.mark.parametrize("argument", ["drift_factor", "drift_seconds", "node_timeout", "retry_delay"])
-def test_times_of_a_redlock_are_numbers(argument: str) -> None:
-    for seconds in NO_SECONDS:
-        with pytest.raises(TypeError, match=f"{argument} must be a number"):
-            Redlock([UNREACHED], "a", **{argument: seconds})
-
-
-@pytest.mark.parametrize("argument", ["drift_factor", "drift_seconds", "node_timeout", "retry_delay"])
-def test_times_of_a_redlock_are_limited(argument: str) -> None:
-    for seconds in (*TOO_LONG, float("inf"), float("nan"), -1.0):
-        with pytest.raises(ValueError, match="must"):
-            Redlock([UNREACHED], "a", **{argument: seconds})
-
-
-@pytest.mark.parametrize("count", TOO_MANY)
-def test_counts_are_limited(count: int) -> None:
-    with pytest.raises(ValueError, match="retries must be"):
-        Redlock([UNREACHED], "a", retries=count)
-    with pytest.raises(ValueError, match="wait_for_replicas must be"):
-        RedisLock(UNREACHED, "a", wait_for_replicas=count)
-
-
-@pytest.mark.parametrize("count", ["1", 1.0, True])
-def test_counts_are_integers(count: Any) -> None:
-    with pytest.raises(TypeError, match="retries must be an int"):
-        Redlock([UNREACHED], "a", retries=count)
-    with pytest.raises(TypeError, match="wait_for_replicas must be an int"):
-        RedisLock(UNREACHED, "a", wait_for_replicas=count)
+def test_what_takes_other_arguments_refuses(
+    use: Callable[[Any], object], wrong: Sequence[Any], error: type[Exception], message: str
+) -> None:
+    for value in wrong:
+        with pytest.raises(error, match=message):
+            use(value)
 
 
 CLIENTS = [redis.asyncio.Redis(), valkey.Valkey(), None, "redis://localhost", UNREACHED.connection_pool]
@@ -294,47 +231,21 @@ def test_a_pipeline_is_no_client(use: Callable[[Any], object], pipeline: Any) ->
         use(pipeline)
 
 
-def test_a_redlock_has_several_clients() -> None:
-    with pytest.raises(TypeError, match="sequence of clients"):
-        Redlock(UNREACHED, "a")  # type: ignore[arg-type]
-
-
-SERVERS = [
-    pytest.param(lambda conninfo: AdvisoryLock(conninfo, "a"), id="AdvisoryLock"),
-    pytest.param(lambda conninfo: RowLock(conninfo, "a"), id="RowLock"),
-    pytest.param(lambda conninfo: InsertLock(conninfo, "a"), id="InsertLock"),
-    pytest.param(create_lock_tables, id="create_lock_tables"),
-    pytest.param(lambda conninfo: add_row(conninfo, "a"), id="add_row"),
-]
-
-
-@pytest.mark.parametrize("use", SERVERS)
-def test_a_server_is_named_by_text(use: Callable[[Any], object]) -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(lambda conninfo: AdvisoryLock(conninfo, "a"), id="AdvisoryLock"),
+        pytest.param(lambda conninfo: RowLock(conninfo, "a"), id="RowLock"),
+        pytest.param(lambda conninfo: InsertLock(conninfo, "a"), id="InsertLock"),
+        pytest.param(create_lock_tables, id="create_lock_tables"),
+        pytest.param(lambda conninfo: add_row(conninfo, "a"), id="add_row"),
+    ],
+)
+def test_a_server_is_named_by_a_connection_string(use: Callable[[Any], object]) -> None:
+    """Text that is no connection string is refused, because libpq reads it up to a zero byte and connects elsewhere."""
     for conninfo in (None, b"", 5432):
         with pytest.raises(TypeError, match="conninfo must be a libpq connection string"):
             use(conninfo)
-
-
-@pytest.mark.parametrize("use", SERVERS)
-def test_a_server_is_named_by_a_connection_string(use: Callable[[Any], object]) -> None:
-    """Text that is no connection string is refused, because libpq reads it up to a zero byte and connects elsewhere."""
-    for conninfo in ["nonsense", "port=1\0 host=elsewhere", "host=\ud800"]:
+    for text in ("nonsense", "port=1\0 host=elsewhere", "host=\ud800"):
         with pytest.raises(ValueError, match="conninfo is not a libpq connection string"):
-            use(conninfo)
-
-
-@pytest.mark.parametrize("folder", [None, b"/tmp", 3, object()])
-def test_a_folder_is_a_path(folder: Any) -> None:
-    with pytest.raises(TypeError, match="folder must be a path"):
-        ProcessLock(folder, "a")
-
-
-@pytest.mark.parametrize("folder", ["a\0b", "\ud800"])
-def test_a_folder_can_exist(folder: str) -> None:
-    with pytest.raises(ValueError, match="folder"):
-        ProcessLock(folder, "a")
-
-
-def test_the_owner_of_a_reentrant_lock_can_be_a_key() -> None:
-    with pytest.raises(TypeError, match="owner must return a hashable value"):
-        ReentrantLock(ThreadLock("a"), owner=list).acquire()  # type: ignore[arg-type]
+            use(text)

@@ -606,16 +606,6 @@ class TestNames(OnPostgres):
         with InsertLock(plain, "süß ∞").hold(timeout=0) as lease:
             lease.extend()
 
-    def test_what_postgres_would_cut_short_is_refused(self, any_recipe: PostgresRecipe) -> None:
-        for name in ("zero \0 byte", "\ud800"):
-            with pytest.raises(ValueError, match=r"zero byte|surrogates"):
-                any_recipe.kind(any_recipe.conninfo, name)
-
-    def test_add_row_refuses_wrong_names(self, conninfo: str) -> None:
-        for name in ("", "zero \0 byte", "\ud800"):
-            with pytest.raises(ValueError, match=r"name|zero byte|surrogates"):
-                add_row(conninfo, name)
-
 
 class TestTables(OnPostgres):
     def test_a_missing_row_is_an_error(self, conninfo: str) -> None:

@@ -111,11 +111,6 @@ class TestRoundTrips:
 
 
 class TestKeys:
-    @pytest.mark.parametrize("name", ["{", "}", "a{b}c"])
-    def test_a_name_has_no_braces(self, client: redis.Redis, name: str) -> None:
-        with pytest.raises(ValueError, match="braces"):
-            RedisLock(client, name)
-
     def test_all_keys_are_under_one_hash_tag(self, client: redis.Redis) -> None:
         lock = RedisLock(client, "tagged")
 

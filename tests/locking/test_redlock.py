@@ -616,27 +616,6 @@ class TestValidity:
         lease = make(ttl=20.0).acquire()
         assert all(client.pttl("redlock:lock") / 1000 > lease.remaining() for client in clients)
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"ttl": float("inf")},
-            {"ttl": 0.3, "node_timeout": 0.3},
-            {"node_timeout": 0.0},
-            {"ttl": 1.0, "drift_seconds": 1.0},
-            {"drift_factor": -0.1},
-            {"retry_delay": 0.0},
-            {"retries": -1},
-        ],
-    )
-    def test_a_setting_that_makes_no_sense_is_refused(self, clients: Clients, options: dict[str, Any]) -> None:
-        with pytest.raises(ValueError, match=r"ttl|drift|retr"):
-            Redlock(clients, "odd", **options)
-
-    @pytest.mark.parametrize("chosen", [[], [0, 0, 1]])
-    def test_every_node_votes_once(self, clients: Clients, chosen: list[int]) -> None:
-        with pytest.raises(ValueError, match="votes twice"):
-            Redlock([clients[index] for index in chosen], "odd")
-
 
 class TestRetries:
     @pytest.mark.parametrize("retries", [0, 1, 5])
