@@ -97,7 +97,9 @@ class PostgresTraces:
 
     def terminate(self, name: str) -> None:
         """End the lock's sessions at the server."""
-        self.one("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = %s", name)
+        self.one(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = %s", f"lock {name}"
+        )
 
     def locks(self, name: str, *, granted: bool) -> int:
         """Return how many server locks the lock's connections hold or wait for."""

@@ -16,6 +16,7 @@ import redis
 
 from locking import Lease, LockUnavailable, RedisLock
 from locking.redis import connection, renewal
+from locking.redis.waiting import Waiter
 from tests.locking import test_redis
 from tests.locking.conformance import SHORT, fails
 from tests.locking.support import Flawed, Patch, RedisRecipe
@@ -139,6 +140,16 @@ class TestWakesNobody(Faulty):
     @pytest.fixture(autouse=True)
     def _wakes_nobody(self, flawed: Flawed) -> None:
         flawed("release", "redis.call('RPUSH', KEYS[4], grant)", "")
+
+
+@fails("test_an_idle_waiter_is_quiet")
+class TestPolls(Faulty):
+    """Flawed: a waiter looks twenty times a second."""
+
+    @pytest.fixture(autouse=True)
+    def _polls(self, monkeypatch: Patch) -> None:
+        wait = Waiter.wait
+        monkeypatch.setattr(Waiter, "wait", lambda waiter, seconds, left: wait(waiter, min(seconds, 0.05), left))
 
 
 @fails(RESTARTED)

@@ -58,11 +58,6 @@ def locks_of(session: Session, observer: Session) -> set[tuple[str, str]]:
     return set(observer.execute(LOCKS, [session.info.backend_pid]).fetchall())
 
 
-def serializable(session: Session) -> Session:
-    session.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-    return session
-
-
 def test_rows_that_do_not_match_are_read_and_not_locked(indexed: bool, session: Callable[[], Session]) -> None:
     """Rows that do not match the condition are not locked. An index changes only which rows are read."""
     holder, other = session(), session()
@@ -89,21 +84,14 @@ def test_the_row_that_matches_is_locked(indexed: bool, session: Callable[[], Ses
 
 
 def test_under_serializable_the_whole_table_counts_as_read(indexed: bool, session: Callable[[], Session]) -> None:
-    holder, other = serializable(session()), session()
+    holder, other = session(), session()
+    holder.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
     holder.execute(LOCK, ["lock 1"])
     predicate = {kind for kind, mode in locks_of(holder, other) if mode == "SIReadLock"}
     assert predicate == ({"tuple"} if indexed else {"relation"})
     other.execute("SET lock_timeout = '10s'")
     assert other.execute(WRITE, ["lock 2"]).rowcount == 1  # A predicate lock blocks nobody.
     other.rollback()
-
-
-def test_predicate_locks_of_several_rows_grow_to_their_page(session: Callable[[], Session], indexed: bool) -> None:
-    holder, other = serializable(session()), session()
-    for number in (1, 2, 3):
-        holder.execute(LOCK, [f"lock {number}"])
-    predicate = {kind for kind, mode in locks_of(holder, other) if mode == "SIReadLock"}
-    assert predicate == ({"page"} if indexed else {"relation"})
 
 
 @pytest.mark.parametrize("level", ["READ COMMITTED", "SERIALIZABLE"])

@@ -54,6 +54,7 @@ from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import (
     Log,
     Patch,
+    Pool,
     ReentrantRecipe,
     acquired,
     collect,
@@ -215,6 +216,14 @@ class TestInsertLockThatDoesNotListen(TestInsertLock):
         monkeypatch.setattr(PostgresSession, "ask", deaf)
 
 
+@fails("test_an_idle_waiter_is_quiet")
+class TestInsertLockThatPolls(TestInsertLock):
+    @pytest.fixture(autouse=True)
+    def _polls(self, monkeypatch: Patch) -> None:
+        sleep = PostgresSession.sleep
+        monkeypatch.setattr(PostgresSession, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
+
+
 @dataclass(frozen=True)
 class PatientRecipe(PostgresRecipe):
     """Makes locks whose waiters never pause long enough to query again."""
@@ -244,20 +253,17 @@ class ReentrantOnPostgres(OfTheLockWithin):
 
 @pytest.mark.slow
 @a_tenth
-class TestReentrantAdvisoryLock(ReentrantOnPostgres, TestAdvisoryLock):
-    pass
+class TestReentrantAdvisoryLock(ReentrantOnPostgres, TestAdvisoryLock): ...
 
 
 @pytest.mark.slow
 @a_tenth
-class TestReentrantRowLock(ReentrantOnPostgres, TestRowLock):
-    pass
+class TestReentrantRowLock(ReentrantOnPostgres, TestRowLock): ...
 
 
 @pytest.mark.slow
 @a_tenth
-class TestReentrantInsertLock(ReentrantOnPostgres, TestInsertLock):
-    pass
+class TestReentrantInsertLock(ReentrantOnPostgres, TestInsertLock): ...
 
 
 @pytest.fixture(params=[AdvisoryLock, RowLock, InsertLock])
@@ -267,6 +273,7 @@ def any_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) ->
 
 @pytest.fixture(params=[AdvisoryLock, RowLock])
 def session_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) -> PostgresRecipe:
+    """A recipe of a lock that its session holds."""
     return PostgresRecipe(request.param, conninfo, tmp_path)
 
 
@@ -280,14 +287,11 @@ def turn(lock: Lock) -> int | None:
 
 
 class TestLostConnection(OnPostgres):
-    def terminate(self, name: str) -> None:
-        self.admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", [name])
-
     def test_the_holder_is_told_once(self, session_recipe: PostgresRecipe) -> None:
         told: list[Lease] = []
         lease = held(session_recipe("cut", on_lost=told.append))
         lease.check()
-        self.terminate("lock cut")
+        self.terminate("cut")
         wait_for(lambda: told)
         assert (lease.lost, lease.remaining()) == (True, 0.0)
         with pytest.raises(LeaseLost):
@@ -305,7 +309,7 @@ class TestLostConnection(OnPostgres):
         lease = held(session_recipe("cut"))
         if not looks:
             monkeypatch.setattr(PostgresSession, "ended", False)
-        self.terminate("lock cut")
+        self.terminate("cut")
         wait_for(lambda: lease.lost if looks else self.connections("cut") == 0)
         with pytest.raises(LeaseLost) if looks else nullcontext():
             lease.check()
@@ -330,26 +334,17 @@ class TestLostConnection(OnPostgres):
         self.admin.execute("ALTER SYSTEM RESET timezone")
         self.admin.execute("SELECT pg_reload_conf()")
 
-    def test_a_waiter_whose_connection_is_cut_is_told(self, any_recipe: PostgresRecipe) -> None:
+    def test_a_waiter_whose_connection_is_cut_is_told(self, any_recipe: PostgresRecipe, threads: Pool) -> None:
         lock = any_recipe("cut wait")
         lease = held(lock)
-        errors: list[LockUnavailable] = []
-
-        def wait() -> None:
-            with pytest.raises(LockUnavailable) as caught:
-                lock.acquire()
-            errors.append(caught.value)
-
-        def cut() -> None:
-            wait_for(lambda: self.waiters(lock) == 1)
-            with connect(self.postgres.folder, database=self.postgres.database) as other:
-                other.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lock cut wait' "
-                    "AND (wait_event_type = 'Lock' OR query LIKE '%INSERT%')"
-                )
-
-        run_threads(wait, cut)
-        assert "lock 'cut wait'" in str(errors[0])
+        waiting = threads.submit(lock.acquire)
+        wait_for(lambda: self.waiters(lock) == 1)
+        self.admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lock cut wait' "
+            "AND (wait_event_type = 'Lock' OR query LIKE '%INSERT%')"
+        )
+        with pytest.raises(LockUnavailable, match="lock 'cut wait'"):
+            waiting.result(PATIENCE)
         assert lease.release() is True
 
     def test_a_dropped_lease_frees_its_lock(self, session_recipe: PostgresRecipe) -> None:
@@ -617,24 +612,15 @@ class TestTables(OnPostgres):
         add_row(conninfo, "no row")
         turn(lock)
 
-    def test_a_row_deleted_under_a_waiter_is_an_error(self, conninfo: str) -> None:
+    def test_a_row_deleted_under_a_waiter_is_an_error(self, conninfo: str, threads: Pool) -> None:
         add_row(conninfo, "deleted")
         lock = RowLock(conninfo, "deleted")
         with self.admin.transaction():
             self.admin.execute("DELETE FROM lock_row WHERE name = 'deleted'")
-            errors: list[str] = []
-
-            def wait() -> None:
-                with pytest.raises(NoSuchLock) as caught:
-                    lock.acquire()
-                errors.append(str(caught.value))
-
-            thread = threading.Thread(target=wait)
-            thread.start()
-            with connect(self.postgres.folder) as other:
-                wait_for(lambda: other.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
-        thread.join(PATIENCE)
-        assert "add_row" in errors[0]
+            waiting = threads.submit(lock.acquire)
+            wait_for(lambda: self.locks("deleted", granted=False) == 1)
+        with pytest.raises(NoSuchLock, match="add_row"):
+            waiting.result(PATIENCE)
 
     @pytest.mark.parametrize("kind", [RowLock, InsertLock])
     def test_a_missing_table_is_an_error(self, conninfo: str, kind: Any) -> None:
@@ -653,42 +639,34 @@ class TestRowTimeout(SessionWaits, OnPostgres):
     KIND = RowLock
 
     @pytest.mark.parametrize("limited", [True, False])
-    def test_a_timeout_covers_both_waits(self, recipe: PostgresRecipe, monkeypatch: Patch, limited: bool) -> None:
+    def test_a_timeout_covers_both_waits(
+        self, recipe: PostgresRecipe, threads: Pool, monkeypatch: Patch, limited: bool
+    ) -> None:
         if not limited:
             monkeypatch.setattr(row, "BEGIN", "BEGIN")
-        lock, took, timeout = recipe(f"total {limited}"), list[float](), 2.0
+        lock, timeout = recipe(f"total {limited}"), 2.0
 
-        def wait() -> None:
+        def wait() -> float:
             began = time.monotonic()
             assert lock.acquire(timeout=timeout) is None
-            took.append(time.monotonic() - began)
+            return time.monotonic() - began
 
         with self.woken_in_vain(lock) as wake:
-            thread = threading.Thread(target=wait)
-            thread.start()
+            waiting = threads.submit(wait)
             wait_for(lambda: self.waiters(lock) == 2)
             waits = time.monotonic()
             wait_for(lambda: time.monotonic() > waits + timeout / 2)
             wake()
-            thread.join(PATIENCE)
-        assert (took[0] < 1.5 * timeout) is limited
+            assert (waiting.result(PATIENCE) < 1.5 * timeout) is limited
 
-    def test_a_cancelled_wait_is_an_error(self, recipe: PostgresRecipe) -> None:
+    def test_a_cancelled_wait_is_an_error(self, recipe: PostgresRecipe, threads: Pool) -> None:
         lock = recipe("cancelled")
-        errors: list[str] = []
-
-        def wait() -> None:
-            with pytest.raises(LockUnavailable) as caught:
-                lock.acquire(timeout=PATIENCE)
-            errors.append(str(caught.value))
-
         with lock.hold():
-            thread = threading.Thread(target=wait)
-            thread.start()
+            waiting = threads.submit(lock.acquire, timeout=PATIENCE)
             wait_for(lambda: self.waiters(lock) == 1)
             self.admin.execute("SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted")
-            thread.join(PATIENCE)
-        assert "Try again" in errors[0]
+            with pytest.raises(LockUnavailable, match="Try again"):
+                waiting.result(PATIENCE)
 
     def test_the_limit_of_the_wait_is_none_for_the_holder(self, recipe: PostgresRecipe) -> None:
         lock = recipe("unlimited")
@@ -701,25 +679,18 @@ class TestRowTimeout(SessionWaits, OnPostgres):
 class TestRowFence(OnPostgres):
     KIND = RowLock
 
-    def fences_around_a_death(self, recipe: PostgresRecipe, name: str) -> tuple[int, int]:
-        lease = held(recipe(name))
-        self.admin.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", [f"lock {name}"]
-        )
-        wait_for(lambda: lease.lost)
-        after = turn(recipe(name))
-        assert lease.fence is not None
-        assert after is not None
-        return lease.fence, after
-
     @pytest.mark.parametrize("clocked", [True, False])
     def test_it_grows_when_a_holder_died(self, recipe: PostgresRecipe, monkeypatch: Patch, clocked: bool) -> None:
         if not clocked:
             clock = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
             assert clock in row.LOCK_ROW
             monkeypatch.setattr(row, "LOCK_ROW", row.LOCK_ROW.replace(clock, "0"))
-        before, after = self.fences_around_a_death(recipe, f"died {clocked}")
-        assert after > before if clocked else after == before
+        lock = recipe(f"died {clocked}")
+        before: Any = held(lock)
+        self.terminate(lock.name)
+        wait_for(lambda: before.lost)
+        after: Any = turn(lock)
+        assert after > before.fence if clocked else after == before.fence
 
     def test_it_grows_when_the_clock_was_set_back(self, recipe: PostgresRecipe) -> None:
         lock = recipe("clock")
@@ -765,32 +736,25 @@ class TestInsert(OnPostgres):
         monkeypatch.setattr(PostgresSession, "ask", release_first)
         turn(lock)
 
-    def test_a_release_without_waiters_notifies_nobody(self, recipe: PostgresRecipe) -> None:
+    def test_a_release_without_waiters_notifies_nobody(self, recipe: PostgresRecipe, threads: Pool) -> None:
         lock = recipe("quiet")
         assert isinstance(lock, InsertLock)
         self.admin.execute(f"LISTEN {lock._channel}")
         turn(lock)
         assert list(self.admin.notifies(timeout=0.2)) == []
-        lease = held(lock)
-
-        def release() -> bool:
-            with connect(self.postgres.folder, database=self.postgres.database) as other:
-                self.admin, mine = other, self.admin
-                wait_for(lambda: self.waiters(lock) == 1)
-                self.admin = mine
-            return lease.release()
-
-        assert run_threads(lambda: turn(lock), release)[1] is True
+        with lock.hold():
+            waiting = threads.submit(turn, lock)
+            wait_for(lambda: self.waiters(lock) == 1)
+        waiting.result(PATIENCE)
         assert len(list(self.admin.notifies(timeout=PATIENCE, stop_after=1))) == 1
         self.admin.execute("UNLISTEN *")
 
-    def test_a_release_wakes_one_of_many(self, recipe: PostgresRecipe) -> None:
+    def test_a_release_wakes_one_of_many(self, recipe: PostgresRecipe, threads: Pool) -> None:
         lock = recipe("herd", ttl=LONG)
         lease = held(lock)
         second: list[Lease] = []
-        threads = [threading.Thread(target=lambda: second.append(held(apart(lock)))) for _ in range(6)]
-        for thread in threads:
-            thread.start()
+        for _ in range(6):
+            threads.submit(lambda: second.append(held(apart(lock))))
         wait_for(lambda: self.waiters(lock) == 6)
         before = self.asked(lock)
         lease.release()
@@ -801,8 +765,6 @@ class TestInsert(OnPostgres):
         for served in range(1, 7):
             wait_for(lambda count=served: len(second) == count)
             second[-1].release()
-        for thread in threads:
-            thread.join(PATIENCE)
 
     def test_a_newcomer_does_not_overtake(self, recipe: PostgresRecipe) -> None:
         lock = recipe("line")
@@ -813,29 +775,21 @@ class TestInsert(OnPostgres):
         self.admin.execute("SELECT pg_advisory_unlock(%s::bigint)", [lock._queue_key])
         turn(lock)
 
-    def test_names_alike_in_32_bits_do_not_share_a_queue(self, recipe: PostgresRecipe) -> None:
+    def test_names_alike_in_32_bits_do_not_share_a_queue(self, recipe: PostgresRecipe, threads: Pool) -> None:
         waited_for, free = "product 40779", "product 104238"
         assert advisory_key(waited_for, 4) == advisory_key(free, 4)
-        lock = recipe(waited_for, ttl=LONG)
-        waiter = threading.Thread(target=lambda: turn(lock))
-        with lock.hold():
-            waiter.start()
-            wait_for(lambda: self.waiters(lock) == 1)
-            other = recipe(free, ttl=LONG).acquire(blocking=False)
-        waiter.join(PATIENCE)
-        assert other is not None
-        assert other.release() is True
+        self.is_free_beside_a_waiter(recipe(free, ttl=LONG), recipe(waited_for, ttl=LONG), threads)
 
-    def test_the_queue_key_differs_from_the_advisory_key(self, recipe: PostgresRecipe) -> None:
+    def test_the_queue_key_differs_from_the_advisory_key(self, recipe: PostgresRecipe, threads: Pool) -> None:
         lock = recipe("both kinds", ttl=LONG)
-        waiter = threading.Thread(target=lambda: turn(lock))
+        self.is_free_beside_a_waiter(AdvisoryLock(recipe.conninfo, lock.name), lock, threads)
+
+    def is_free_beside_a_waiter(self, free: Lock, lock: Lock, threads: Pool) -> None:
         with lock.hold():
-            waiter.start()
+            waiting = threads.submit(turn, lock)
             wait_for(lambda: self.waiters(lock) == 1)
-            of_the_name = AdvisoryLock(recipe.conninfo, lock.name).acquire(blocking=False)
-        waiter.join(PATIENCE)
-        assert of_the_name is not None
-        assert of_the_name.release() is True
+            assert acquired(free, blocking=False).release() is True
+        waiting.result(PATIENCE)
 
     def test_a_waiter_stopped_too_long_queues_again(self, recipe: PostgresRecipe) -> None:
         lock = recipe("stopped", ttl=LONG)
@@ -949,15 +903,3 @@ class TestInsert(OnPostgres):
         assert left > 50
         assert lease.remaining() > 50
         lease.release()
-
-    def test_a_polling_waiter_is_not_quiet(self, recipe: PostgresRecipe, monkeypatch: Patch) -> None:
-        sleep = PostgresSession.sleep
-        monkeypatch.setattr(PostgresSession, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
-        lock = recipe("noisy", ttl=LONG)
-        with lock.hold():
-            thread = threading.Thread(target=lambda: held(lock).release())
-            thread.start()
-            wait_for(lambda: self.waiters(lock) == 1)
-            before = self.asked(lock)
-            wait_for(lambda: self.asked(lock) - before > 3)
-        thread.join(PATIENCE)

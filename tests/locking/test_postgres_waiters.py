@@ -291,10 +291,7 @@ class TestSharedSessions(PostgresTraces):
                 if ends_at_once:
                     spare.close()
                 else:  # End the session after its socket was checked.
-                    self.admin.execute(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
-                        [f"lock {lock.name}"],
-                    )
+                    self.terminate(lock.name)
                 lease = lock._ask(lock._clock())
                 assert lease is not None
                 assert spare.ended

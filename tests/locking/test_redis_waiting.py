@@ -5,10 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 from functools import partial
-from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import redis
@@ -24,7 +22,6 @@ from tests.locking.conformance import BUSY
 from tests.locking.support import (
     Clock,
     CommandStats,
-    CountedConnection,
     Flawed,
     Patch,
     Pool,
@@ -93,48 +90,6 @@ class Sleeper:
         self.waiter.__exit__(None, None, None)
 
 
-class Timed(CountedConnection):
-    """Records when each command was sent. Subclass it for a separate list."""
-
-    sent_at: ClassVar[list[float]]
-
-    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        self.sent_at += [] if self.greeting else [time.monotonic()]
-        super().send_packed_command(command, check_health)
-
-
-class TestQuiet:
-    TTL = 0.5
-
-    def test_an_idle_waiter_sends_one_command_a_ttl(self, recipe: RedisRecipe, client: redis.Redis) -> None:
-        timed = type("Idle", (Timed,), {"sent_at": []})
-        # The holder's TTL is longer than any delay of the machine.
-        with RedisLock(client, "wait", ttl=60.0).hold():
-            lock = RedisLock(redis.Redis.from_url(recipe.url, connection_class=timed), "wait", ttl=self.TTL)
-            thread = threading.Thread(target=take_turn, args=(lock,))
-            thread.start()
-            wait_for(lambda: blocked(client) == 1)
-            assert min(self.pauses(timed)) > 0.99 * self.TTL
-        thread.join()
-
-    def test_a_polling_waiter_sends_more(self, recipe: RedisRecipe, client: redis.Redis) -> None:
-        timed = type("Polling", (Timed,), {"sent_at": []})
-        client.set("polled", "held")
-        lock = redis.Redis.from_url(recipe.url, connection_class=timed).lock("polled", timeout=self.TTL)
-        thread = threading.Thread(target=lock.acquire)
-        thread.start()
-        assert min(self.pauses(timed)) < 0.99 * self.TTL
-        client.delete("polled")
-        thread.join()
-
-    @staticmethod
-    def pauses(timed: type[Timed]) -> list[float]:
-        """Return the seconds between the commands of a waiter."""
-        begun = len(timed.sent_at)
-        wait_for(lambda: len(timed.sent_at) > begun + 4)
-        return [after - before for before, after in pairwise(timed.sent_at[begun:])]
-
-
 class TestPause:
     @pytest.mark.parametrize(
         ("left", "pause"),
@@ -162,27 +117,21 @@ class TestHandOver:
         if not handed_over:
             flawed("release", "redis.call('SET', KEYS[1], grant, 'PX', ttl)", "redis.call('DEL', KEYS[1])")
             flawed("acquire", "not holder and waited_for", "false")
-        assert self.overtakes(lock, client, threads) is not handed_over
-
-    @staticmethod
-    def overtakes(lock: RedisLock, client: redis.Redis, threads: Pool) -> bool:
-        lease = lock.acquire()
-        turns: list[Future[Any]] = []
+        lease, told = lock.acquire(), threading.Event()
 
         def hold_until_told() -> None:
             with lock.hold(timeout=2 * PATIENCE):
                 told.wait(PATIENCE)
 
-        told = threading.Event()
-        turns.append(threads.submit(hold_until_told))
+        turn = threads.submit(hold_until_told)
         wait_for(lambda: blocked(client) == 1)
         lease.release()
         newcomer = lock.acquire(blocking=False)
         if newcomer is not None:
             newcomer.release()
         told.set()
-        turns[0].result(PATIENCE)
-        return newcomer is not None
+        turn.result(PATIENCE)
+        assert (newcomer is None) is handed_over
 
     @pytest.mark.parametrize(("handed_on", "order"), [(True, [0, 1, 2]), (False, [2, 0, 1])])
     def test_the_order_outlives_the_holder(
@@ -196,8 +145,22 @@ class TestHandOver:
     ) -> None:
         if not handed_on:
             flawed("acquire", "not holder and waited_for", "false")
+        client.set(KEY, "a holder who dies")
+        served: list[int] = []
+
+        def turn(place: int, waiting: redis.Redis, ttl: float) -> None:
+            with RedisLock(waiting, "wait", ttl=ttl).hold(timeout=2 * PATIENCE):
+                served.append(place)
+
         with clients_apart(recipe, 3) as apart:
-            assert self.served_after_a_crash(client, [one.client for one in apart], threads) == order
+            turns = []
+            for place, ttl in enumerate((60.0, 60.0, 0.5)):  # The waiter with the shortest TTL queries first.
+                turns.append(threads.submit(turn, place, apart[place].client, ttl))
+                wait_for(lambda count=place + 1: blocked(client) == count)
+            client.delete(KEY)
+            for one in turns:
+                one.result(PATIENCE)
+        assert served == order
 
     def test_a_try_does_not_overtake_sleepers(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
         client.set(KEY, "a holder who dies")
@@ -206,24 +169,6 @@ class TestHandOver:
         client.delete(KEY)
         assert lock.acquire(blocking=False) is None
         assert turn.result(PATIENCE) > 0
-
-    @staticmethod
-    def served_after_a_crash(client: redis.Redis, waiting: list[redis.Redis], threads: Pool) -> list[int]:
-        client.set(KEY, "a holder who dies")
-        served: list[int] = []
-
-        def turn(place: int, ttl: float) -> None:
-            with RedisLock(waiting[place], "wait", ttl=ttl).hold(timeout=2 * PATIENCE):
-                served.append(place)
-
-        turns = []
-        for place, ttl in enumerate((60.0, 60.0, 0.5)):  # The waiter with the shortest TTL queries first.
-            turns.append(threads.submit(turn, place, ttl))
-            wait_for(lambda count=place + 1: blocked(client) == count)
-        client.delete(KEY)
-        for one in turns:
-            one.result(PATIENCE)
-        return served
 
     def test_one_grant_at_a_time_waits_for_a_waiter(self, lock: RedisLock, client: redis.Redis) -> None:
         lease = lock.acquire()
@@ -288,14 +233,6 @@ class TestHandOver:
         assert client.get(KEY).decode() != lease.token
         client.rpush(WAKE, client.get(KEY))
         turn.result(PATIENCE)
-
-    def test_a_woken_waiter_leaves_the_list(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
-        lease = lock.acquire()
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 1)
-        lease.release()
-        turn.result(PATIENCE)
-        assert set(client.scan_iter()) == {b"lock:{wait}:fence"}
 
 
 class TestTimeOfAGrant:
@@ -407,7 +344,12 @@ class TestLateGrant:
     def test_an_unwanted_grant_goes_on(
         self, lock: RedisLock, client: redis.Redis, threads: Pool, given_back: bool
     ) -> None:
-        lease, sleeper, turn = self.handed_to_a_sleeper(lock, client, threads)
+        lease = lock.acquire()
+        sleeper = Sleeper(lock)
+        turn = threads.submit(take_turn, lock)
+        wait_for(lambda: blocked(client) == 2)
+        lease.release()
+        wait_for(lambda: blocked(client) == 1)
         if not given_back:
             sleeper.waiter._give_up = lambda grant: None
         sleeper.give_up()
@@ -436,16 +378,6 @@ class TestLateGrant:
         lease.release()
         assert turn.result(PATIENCE) > lease.fence
         assert isinstance(first.exception(PATIENCE), KeyboardInterrupt)
-
-    @staticmethod
-    def handed_to_a_sleeper(lock: RedisLock, client: redis.Redis, threads: Pool) -> tuple[Lease, Sleeper, Future[int]]:
-        lease = lock.acquire()
-        sleeper = Sleeper(lock)
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 2)
-        lease.release()
-        wait_for(lambda: blocked(client) == 1)
-        return lease, sleeper, turn
 
     def test_after_giving_up_no_grant_is_taken(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
         lease = lock.acquire()
@@ -617,17 +549,12 @@ class TestLog:
     ) -> None:
         if replicates:
             flawed("acquire", "redis.set_repl(redis.REPL_NONE)", "")
-        assert (self.logged(lock, client) > 0) is replicates
-
-    @staticmethod
-    def logged(lock: RedisLock, client: redis.Redis) -> int:
-        """Return how many bytes a waiter adds to the append-only log."""
         with lock.hold():
             before = client.info("persistence")["aof_current_size"]
             sleeper = Sleeper(lock)
             after = client.info("persistence")["aof_current_size"]
             sleeper.give_up()
-        return int(after) - int(before)
+        assert (after > before) is replicates
 
 
 class TestLeaving:

@@ -32,12 +32,8 @@ from tests.locking.support import (
     in_fork,
     paused,
     renew,
-    renewing,
 )
 from tests.waiting import PATIENCE, wait_for
-
-SOCKET_TIMEOUT = 5.0
-"""Seconds: redis-py's default timeout. A renewal that waits for a hanging server takes at least as long."""
 
 
 class ScriptedRenewer:
@@ -267,14 +263,6 @@ class TestThread:
         with RedisLock(client, "long", ttl=60.0).hold(), RedisLock(client, "short", ttl=RENEWED).hold() as lease:
             renew(lease)
 
-    def test_it_ends_by_itself_and_starts_again(self, client: redis.Redis) -> None:
-        lock = RedisLock(client, "now and then", ttl=RENEWED)
-        for _ in range(2):
-            lease = lock.acquire()
-            assert renewing()
-            lease.release()
-            wait_for(lambda: not renewing())
-
     def test_an_on_lost_that_fails_does_not_end_it(self, client: redis.Redis) -> None:
         told: list[Lease] = []
 
@@ -341,18 +329,6 @@ class TestLoss:
         lock = RedisLock(client, "lost", ttl=ttl, on_lost=lambda _: told.append(time.monotonic()))
         lease = acquired(lock)
         return lease, told
-
-    def test_without_a_bound_the_signal_is_late(self, own_valkey: Valkey, monkeypatch: Patch) -> None:
-        run = RenewalConnection.run
-        monkeypatch.setattr(RenewalConnection, "run", lambda self, calls, seconds: run(self, calls, SOCKET_TIMEOUT))
-        lease, told = self.hold(own_valkey)
-        renew(lease, 0.1)
-        with paused(own_valkey.child.pid):
-            wait_for(lambda: lease.lost)
-            overdue = time.monotonic() + 0.5
-            wait_for(lambda: time.monotonic() > overdue)
-            assert told == []
-        wait_for(lambda: told)
 
     def test_a_hanging_server_is_asked_once_at_a_time(self, own_valkey: Valkey) -> None:
         class Called(CountedConnection):
