@@ -6,7 +6,6 @@ class. A flawed lock lists in `FAILS` the tests that it must fail; if it passes 
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import signal
@@ -320,26 +319,6 @@ class LockConformance(ABC):
             run_threads(*[partial(actors.add, lock, cell, times, locked) for lock, cell in locks])
         return contenders * times - recipe.cell(name).read()
 
-    def test_tasks_each_own_a_lease(self, recipe: Recipe, name: str) -> None:
-        cell = recipe.cell(name)
-        cell.write(0)
-
-        async def add() -> None:
-            lease = await asyncio.to_thread(recipe(name, **self.OPTIONS).acquire)
-            assert lease is not None
-            value = cell.read()
-            await asyncio.sleep(0)
-            cell.write(value + 1)
-            await asyncio.to_thread(lease.release)
-
-        async def all_at_once() -> None:
-            # One thread for each waiter, and one for the release.
-            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(11))
-            await asyncio.gather(*[add() for _ in range(10)])
-
-        asyncio.run(all_at_once())
-        assert cell.read() == 10
-
     # Waiting
 
     def test_a_waiter_is_woken_by_the_release(self, make_lock: MakeLock) -> None:
@@ -358,20 +337,6 @@ class LockConformance(ABC):
         lease = acquired(lock, timeout=PATIENCE)
         assert time.monotonic() - start < PATIENCE / 2, "the waiter was not woken: it looked at the end of its time"
         return lease
-
-    def test_every_waiter_gets_its_turn(self, make_lock: MakeLock) -> None:
-        lock = make_lock()
-        lease = acquired(lock)
-
-        def wait() -> bool:
-            got = lock.acquire(timeout=PATIENCE)
-            return got is not None and got.release()
-
-        def release() -> None:
-            wait_for(lambda: self.waiters(lock) == 6)
-            lease.release()
-
-        assert run_threads(*[wait] * 6, release)[:6] == [True] * 6
 
     def test_a_timeout_is_a_total_deadline(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()

@@ -89,7 +89,6 @@ class PostgresTraces:
 
     def one(self, query: str, *values: object) -> Any:
         row = self.admin.execute(query, values).fetchone()
-        assert row is not None
         return row[0]
 
     def connections(self, name: str) -> int:
@@ -176,8 +175,7 @@ class SessionWaits:
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
         """Wakes waiters: ends the holder's session, and lets another waiter get the lock first."""
         handed, end = threading.Event(), threading.Event()
-        lease: Any = lock.acquire()
-        assert lease is not None
+        lease = acquired(lock)
 
         def stand_before() -> None:
             with apart(lock).hold(timeout=2 * PATIENCE):

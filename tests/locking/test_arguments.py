@@ -192,15 +192,20 @@ def test_what_takes_other_arguments_refuses(
 CLIENTS = [redis.asyncio.Redis(), valkey.Valkey(), None, "redis://localhost", UNREACHED.connection_pool]
 
 
+ON_REDIS = [
+    pytest.param(lambda client: RedisLock(client, "a"), id="RedisLock"),
+    pytest.param(lambda client: Redlock([client], "a"), id="Redlock"),
+    pytest.param(held, id="held"),
+    pytest.param(lambda client: force_release(client, "a", by="a test"), id="force_release"),
+]
+
+
 @pytest.mark.parametrize(
     "use",
     [
-        pytest.param(lambda client: RedisLock(client, "a"), id="RedisLock"),
-        pytest.param(lambda client: Redlock([client], "a"), id="Redlock"),
+        *ON_REDIS,
         pytest.param(lambda client: EtcdLock(client, "a"), id="EtcdLock"),
         pytest.param(lambda client: ZooKeeperLock(client, "a"), id="ZooKeeperLock"),
-        pytest.param(held, id="held"),
-        pytest.param(lambda client: force_release(client, "a", by="a test"), id="force_release"),
     ],
 )
 def test_a_client_is_one_that_the_lock_can_use(use: Callable[[Any], object]) -> None:
@@ -216,15 +221,7 @@ def test_a_client_is_one_that_the_lock_can_use(use: Callable[[Any], object]) -> 
         pytest.param(ClusterPipeline.__new__(ClusterPipeline), id="ClusterPipeline"),
     ],
 )
-@pytest.mark.parametrize(
-    "use",
-    [
-        pytest.param(lambda client: RedisLock(client, "a"), id="RedisLock"),
-        pytest.param(lambda client: Redlock([client], "a"), id="Redlock"),
-        pytest.param(held, id="held"),
-        pytest.param(lambda client: force_release(client, "a", by="a test"), id="force_release"),
-    ],
-)
+@pytest.mark.parametrize("use", ON_REDIS)
 def test_a_pipeline_is_no_client(use: Callable[[Any], object], pipeline: Any) -> None:
     """A pipeline is refused as a client. It is a subclass of the client, but only collects commands."""
     with pytest.raises(TypeError, match=r"not a redis\..*Pipeline"):

@@ -51,69 +51,55 @@ class Faulty(test_redis.TestRedisLock):
         return FaultyRecipe(recipe.url, kind=self.KIND)
 
 
-class LeavesAKey(RedisLock):
-    def _release(self, lease: Lease) -> bool:
-        self._client.set(f"{self._key}:{lease.token}", 1)
-        return super()._release(lease)
-
-
 @fails(PAIRS_LEAK, WRITES)
 class TestLeavesAKey(Faulty):
-    KIND = LeavesAKey
-
-
-class LeavesAConnection(RedisLock):
-    def _release(self, lease: Lease) -> bool:
-        self._client.connection_pool.get_connection()
-        return super()._release(lease)
+    class KIND(RedisLock):
+        def _release(self, lease: Lease) -> bool:
+            self._client.set(f"{self._key}:{lease.token}", 1)
+            return super()._release(lease)
 
 
 @fails(PAIRS_LEAK)
 class TestLeavesAConnection(Faulty):
-    KIND = LeavesAConnection
-
-
-class LeavesAThread(RedisLock):
-    over = threading.Event()
-
-    def _release(self, lease: Lease) -> bool:
-        threading.Thread(target=self.over.wait, daemon=True).start()
-        return super()._release(lease)
+    class KIND(RedisLock):
+        def _release(self, lease: Lease) -> bool:
+            self._client.connection_pool.get_connection()
+            return super()._release(lease)
 
 
 @fails(PAIRS_LEAK)
 class TestLeavesAThread(Faulty):
-    KIND = LeavesAThread
+    class KIND(RedisLock):
+        over = threading.Event()
+
+        def _release(self, lease: Lease) -> bool:
+            threading.Thread(target=self.over.wait, daemon=True).start()
+            return super()._release(lease)
 
     @pytest.fixture(autouse=True)
     def _threads_end(self) -> Iterator[None]:
-        LeavesAThread.over.clear()
+        self.KIND.over.clear()
         yield
-        LeavesAThread.over.set()
-
-
-class StaysInLine(RedisLock):
-    """Flawed: a waiter that gives up stays in the list of waiters."""
-
-    def _leave_call(self, token: str, *, blocked: bool) -> connection.ScriptCall:
-        return super()._leave_call("another token", blocked=blocked)._replace(keys=(self._waiters, self._bell(token)))
+        self.KIND.over.set()
 
 
 @fails(TRIES_LEAK)
 class TestStaysInLine(Faulty):
-    KIND = StaysInLine
+    """Flawed: a waiter that gives up stays in the list of waiters."""
 
-
-class LastsTooLong(RedisLock):
-    """Flawed: the server keeps a grant for eight times its TTL."""
-
-    def __init__(self, client: Any, name: str, *, ttl: float = 10.0, **options: Any) -> None:
-        super().__init__(client, name, ttl=8 * ttl, **options)
+    class KIND(RedisLock):
+        def _leave_call(self, token: str, *, blocked: bool) -> connection.ScriptCall:
+            call = super()._leave_call("another token", blocked=blocked)
+            return call._replace(keys=(self._waiters, self._bell(token)))
 
 
 @fails(CRASH)
 class TestLastsTooLong(Faulty):
-    KIND = LastsTooLong
+    """Flawed: the server keeps a grant for eight times its TTL."""
+
+    class KIND(RedisLock):
+        def __init__(self, client: Any, name: str, *, ttl: float = 10.0, **options: Any) -> None:
+            super().__init__(client, name, ttl=8 * ttl, **options)
 
 
 @fails(REPEATED)
@@ -188,19 +174,13 @@ class TestBelievesThatItsScriptsAreKept(Faulty):
         monkeypatch.setattr(connection, "NoScriptError", type("NeverRaised", (Exception,), {}))
 
 
-class ClaimsMore(RedisLock):
-    capabilities = replace(RedisLock.capabilities, reentrant=True)
-
-
 @fails(DECLARED)
 class TestClaimsMore(Faulty):
-    KIND = ClaimsMore
-
-
-class ClaimsLess(RedisLock):
-    capabilities = replace(RedisLock.capabilities, across_machines=False)
+    class KIND(RedisLock):
+        capabilities = replace(RedisLock.capabilities, reentrant=True)
 
 
 @fails(DECLARED)
 class TestClaimsLess(Faulty):
-    KIND = ClaimsLess
+    class KIND(RedisLock):
+        capabilities = replace(RedisLock.capabilities, across_machines=False)

@@ -175,8 +175,7 @@ class TestWatch:
     def test_a_deletion_before_the_watch_is_seen(
         self, recipe: EtcdRecipe, observer: Observer, monkeypatch: Patch, compacted: bool
     ) -> None:
-        lock, between = recipe("a", ttl=60), recipe("a", ttl=60).acquire()
-        assert between is not None
+        lock, between = recipe("a", ttl=60), acquired(recipe("a", ttl=60))
 
         def leave() -> None:
             between.release()
@@ -190,8 +189,7 @@ class TestWatch:
         lease.release()
 
     def test_a_watch_from_now_on_misses_it(self, recipe: EtcdRecipe, monkeypatch: Patch) -> None:
-        lock, between = recipe("a", ttl=60), recipe("a", ttl=60).acquire()
-        assert between is not None
+        lock, between = recipe("a", ttl=60), acquired(recipe("a", ttl=60))
         self.interpose(monkeypatch, between.release, since=0)
         assert lock.acquire(timeout=0.5) is None
 
@@ -248,9 +246,7 @@ class TestLine:
             assert not third.done()
         lease.check()
         lease.release()
-        got = third.result(PATIENCE)
-        assert got is not None
-        got.release()
+        assert third.result(PATIENCE).release() is True
         assert observer.leases() == 0
 
     def test_a_waiter_without_a_place_queues_again(self, recipe: EtcdRecipe, observer: Observer, threads: Pool) -> None:
@@ -300,7 +296,6 @@ class TestLine:
             wait_for(lambda: observer.keys(lock) == 3)
             lease.release()
             between = other.result(PATIENCE)
-            assert between is not None
             assert not pipe.poll()
             between.release()
             assert pipe.recv() > between.fence

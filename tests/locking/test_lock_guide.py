@@ -95,7 +95,6 @@ def addresses(
                     etcd = running.enter_context(running_etcd())
                     return {'"localhost", 2379': f'"{etcd.host}", {etcd.port}'}
                 case _:
-                    assert servers.postgres is not None
                     return {"postgresql://shop@localhost/shop": conninfo_of(servers.postgres)}
 
         yield of

@@ -139,16 +139,6 @@ class TestManyWaiters:
             assert holder.release() is True
             assert late.result(PATIENCE).release() is True
 
-    def test_a_server_that_is_gone_is_reported_to_all_at_once(self, own_valkey: Valkey) -> None:
-        with redis.Redis.from_url(own_valkey.url, retry=None) as gone:
-            own_valkey.child.kill()
-
-            def refused() -> None:
-                with pytest.raises(LockUnavailable):
-                    RedisLock(gone, "crowd").acquire()
-
-            run_threads(*[refused] * 20)
-
     def test_a_fork_starts_with_connections_of_its_own(self, default: redis.Redis) -> None:
         RedisLock(default, "crowd").acquire().release()
         own = own_connections(default.connection_pool)

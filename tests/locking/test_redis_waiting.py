@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -65,8 +66,14 @@ def blocked(client: redis.Redis) -> int:
 def take_turn(lock: RedisLock) -> int:
     """Wait for the lock, release it, and return its fence."""
     with lock.hold(timeout=2 * PATIENCE) as lease:
-        assert lease.fence is not None
         return lease.fence
+
+
+def asleep(lock: RedisLock, client: redis.Redis, threads: Pool, count: int = 1) -> Future[int]:
+    """Start to wait for a turn. Return it once `count` waiters are asleep."""
+    turn = threads.submit(take_turn, lock)
+    wait_for(lambda: blocked(client) == count)
+    return turn
 
 
 def fence_of_the_holder(client: redis.Redis) -> int:
@@ -164,8 +171,7 @@ class TestHandOver:
 
     def test_a_try_does_not_overtake_sleepers(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
         client.set(KEY, "a holder who dies")
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 1)
+        turn = asleep(lock, client, threads)
         client.delete(KEY)
         assert lock.acquire(blocking=False) is None
         assert turn.result(PATIENCE) > 0
@@ -226,8 +232,7 @@ class TestHandOver:
     ) -> None:
         flawed("release", PUSH_THE_GRANT, "")
         lease = lock.acquire()
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 1)
+        turn = asleep(lock, client, threads)
         lease.release()
         assert client.zcard(WAITERS) == blocked(client) == 1
         assert client.get(KEY).decode() != lease.token
@@ -306,10 +311,8 @@ class TestTimeOfAGrant:
     ) -> None:
         plain = RedisLock(client, "wait", ttl=60.0, renew=False)
         lease = plain.acquire()
-        renews = threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0))
-        wait_for(lambda: blocked(client) == 1)
-        turn = threads.submit(take_turn, RedisLock(beside, "wait", ttl=60.0, renew=False))
-        wait_for(lambda: blocked(client) == 2)
+        renews = asleep(RedisLock(client, "wait", ttl=60.0), client, threads)
+        turn = asleep(RedisLock(beside, "wait", ttl=60.0, renew=False), client, threads, 2)
 
         def fail(thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
@@ -346,8 +349,7 @@ class TestLateGrant:
     ) -> None:
         lease = lock.acquire()
         sleeper = Sleeper(lock)
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 2)
+        turn = asleep(lock, client, threads, 2)
         lease.release()
         wait_for(lambda: blocked(client) == 1)
         if not given_back:
@@ -371,10 +373,8 @@ class TestLateGrant:
             return accept(self, grant, *args, **options)
 
         monkeypatch.setattr(RedisLock, "_accept", interrupted)
-        first = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 1)
-        turn = threads.submit(take_turn, RedisLock(beside, "wait", ttl=60.0))
-        wait_for(lambda: blocked(client) == 2)
+        first = asleep(lock, client, threads)
+        turn = asleep(RedisLock(beside, "wait", ttl=60.0), client, threads, 2)
         lease.release()
         assert turn.result(PATIENCE) > lease.fence
         assert isinstance(first.exception(PATIENCE), KeyboardInterrupt)
@@ -382,8 +382,7 @@ class TestLateGrant:
     def test_after_giving_up_no_grant_is_taken(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
         lease = lock.acquire()
         sleeper = Sleeper(lock)
-        turn = threads.submit(take_turn, lock)
-        wait_for(lambda: blocked(client) == 2)
+        turn = asleep(lock, client, threads, 2)
         sleeper.give_up()
         assert blocked(client) == 1
         lease.release()
@@ -394,8 +393,7 @@ class TestLateGrant:
         lease = lock.acquire()
         with process(actors.die_when_woken, recipe, "wait", {"ttl": 0.5}) as (child, _):
             wait_for(lambda: blocked(client) == 1)
-            turn = threads.submit(take_turn, lock)
-            wait_for(lambda: blocked(client) == 2)
+            turn = asleep(lock, client, threads, 2)
             lease.release()
             assert turn.result(PATIENCE) > lease.fence
             child.join()
@@ -409,8 +407,7 @@ class TestLateGrant:
         lease = lock.acquire()
         with process(actors.wait_and_hold, recipe, "wait", {"ttl": ttl}) as (child, pipe):
             wait_for(lambda: blocked(client) == 1)
-            turn = threads.submit(take_turn, lock)
-            wait_for(lambda: blocked(client) == 2)
+            turn = asleep(lock, client, threads, 2)
             with paused(child.pid):
                 released = time.monotonic()
                 lease.release()
@@ -493,8 +490,7 @@ class TestDeadWaiters:
         self.offer_is_over(client)
         with lock.hold(timeout=0):
             assert not client.exists(WAKE)
-            turn = threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0))
-            wait_for(lambda: blocked(client) == 1)
+            turn = asleep(RedisLock(client, "wait", ttl=60.0), client, threads)
             assert not turn.done()
         assert turn.result(PATIENCE) > 0
 

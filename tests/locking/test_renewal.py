@@ -139,14 +139,6 @@ class TestTurn:
             thread.join()
         assert not another.is_set()
 
-    def test_leases_of_one_server_are_renewed_together(self) -> None:
-        leases = [self.grant("a"), self.grant("b"), self.grant("c")]
-        for lease in leases:
-            self.dog.watch(lease, self.renewer)
-        self.clock.now += 3.0
-        self.dog.tick()
-        assert [tokens for tokens, _ in self.renewer.asked] == [["a", "b", "c"]]
-
     def test_a_lease_nearly_due_joins_the_batch(self) -> None:
         granted = []
         for token in ("first", "soon after", "much later"):
@@ -176,16 +168,10 @@ class TestTurn:
         assert self.clock() - 1000.0 == pytest.approx(validity(9.0), abs=2 * RETRY_SECONDS)
         assert (lease.lost, self.told) == (True, ["a"])
 
-    def test_not_ours_any_more_is_lost_at_once(self) -> None:
+    @pytest.mark.parametrize(("answer", "takes"), [(False, 0.0), (True, 7.0)], ids=["no", "too late"])
+    def test_a_lease_that_another_holds_or_that_is_over_is_lost(self, answer: bool, takes: float) -> None:
         lease = self.watched()
-        self.renewer.answer = False
-        self.clock.now += 3.0
-        assert self.dog.tick() == math.inf
-        assert (lease.lost, self.told) == (True, ["a"])
-
-    def test_a_late_answer_does_not_revive_the_lease(self) -> None:
-        lease = self.watched()
-        self.renewer.takes = 7.0  # The response is late, because a lifetime counts from the request.
+        self.renewer.answer, self.renewer.takes = answer, takes
         self.clock.now += 3.0
         assert self.dog.tick() == math.inf
         assert (lease.lost, self.told) == (True, ["a"])
@@ -212,7 +198,7 @@ class TestTurn:
         self.dog.tick()
         assert (lease.lost, self.told) == (True, ["a"])
 
-    def test_a_failing_renewer_does_not_affect_others(self) -> None:
+    def test_a_failing_renewer_does_not_affect_others(self, caplog: Log) -> None:
         renewers = [ScriptedRenewer(self.clock) for _ in range(3)]
         renewers[1].answer = RuntimeError("a fault of our own")
         leases = [self.grant(token) for token in ("a", "b", "c")]
@@ -224,6 +210,7 @@ class TestTurn:
         assert self.told == ["b"]
         assert [lease.lost for lease in leases] == [False, True, False]
         assert len(renewers[1].asked) > 5, "it is tried again"
+        assert "a fault of our own" in caplog.text
 
     def test_a_renewer_without_leases_is_closed(self) -> None:
         lease = self.watched()
@@ -278,20 +265,6 @@ class TestThread:
         assert lease.lost
         assert told == [lease]
         other.release()
-
-    def test_a_renewer_that_fails_does_not_end_it(self, client: redis.Redis, monkeypatch: Patch, caplog: Log) -> None:
-        run = RenewalConnection.run
-        failures = iter([True, True])
-
-        def fail_twice(self: RenewalConnection, calls: Sequence[ScriptCall], seconds: float) -> list[object]:
-            if next(failures, False):
-                raise RuntimeError("a fault of our own")
-            return run(self, calls, seconds)
-
-        monkeypatch.setattr(RenewalConnection, "run", fail_twice)
-        with RedisLock(client, "survives", ttl=RENEWED).hold() as lease:
-            renew(lease)
-        assert "a fault of our own" in caplog.text
 
     def test_a_child_has_its_own_watchdog(self, client: redis.Redis) -> None:
         lock = RedisLock(client, "forked", ttl=RENEWED)

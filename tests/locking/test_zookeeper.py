@@ -291,9 +291,7 @@ def test_an_acquire_between_sessions_waits(
     asking = threads.submit(lock.acquire, timeout=PATIENCE)
     assert not wait([asking], timeout=0.2).done, asking.exception()
     go_on.set()
-    second = asking.result(PATIENCE)
-    assert second is not None
-    assert second.release() is True
+    assert asking.result(PATIENCE).release() is True
 
 
 def test_a_session_ends_the_lease_at_once_when_kazoo_knows(recipe: ZooKeeperRecipe) -> None:
@@ -335,9 +333,7 @@ def test_a_waiters_death_does_not_grant_the_lock(recipe: ZooKeeperRecipe, thread
         wait_for(lambda: f"{lock._queue_path}/{line(lock)[0]}" in recipe.client()._data_watchers)
         assert not third.done()
     lease.release()
-    after = third.result(PATIENCE)
-    assert after is not None
-    after.release()
+    assert third.result(PATIENCE).release() is True
 
 
 class Believing(ZooKeeperLock):
@@ -387,9 +383,7 @@ def test_a_waiter_keeps_its_place_when_the_server_restarts(
     wait_for(lambda: proxied.client().connected)
     assert len(line(lock)) == 2
     assert lease.release() is True
-    after = waiting.result(PATIENCE)
-    assert after is not None
-    after.release()
+    assert waiting.result(PATIENCE).release() is True
 
 
 def test_the_server_removes_an_empty_queue(tmp_path: Path) -> None:
@@ -409,10 +403,8 @@ def test_the_server_removes_an_empty_queue(tmp_path: Path) -> None:
 
 def test_any_text_is_a_name_of_its_own(recipe: ZooKeeperRecipe) -> None:
     names = [".", "..", "a/b", "a%2Fb", "%2E", "\0", " ", "ü", "\udc80", "zookeeper"]
-    leases = [recipe(name).acquire(blocking=False) for name in names]
-    for lease in leases:
-        assert lease is not None
-        assert lease.release() is True
+    leases = [acquired(recipe(name), blocking=False) for name in names]
+    assert all(lease.release() for lease in leases)
 
 
 def test_a_chroot_is_a_namespace(recipe: ZooKeeperRecipe, zookeeper: ZooKeeper) -> None:
@@ -472,9 +464,7 @@ def test_a_hanging_server_delays_only_its_client(
         assert not asking.done()
     finally:
         proxy.restore()
-    for granted in (lease, asking.result(PATIENCE)):
-        assert granted is not None
-        assert granted.release() is True
+    assert [granted.release() for granted in (lease, asking.result(PATIENCE))] == [True, True]
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -491,10 +481,7 @@ def test_the_first_acquire_ends_in_time(
         assert not any(one.done() for one in asking)
     finally:
         proxy.restore()
-    for one in asking:
-        lease = one.result(PATIENCE)
-        assert lease is not None
-        assert lease.release() is True
+    assert [one.result(PATIENCE).release() for one in asking] == [True] * others
 
 
 def test_a_cut_first_acquire_is_no_answer(proxy: Proxy, proxied: ZooKeeperRecipe) -> None:
@@ -509,7 +496,6 @@ def test_a_cut_first_acquire_is_no_answer(proxy: Proxy, proxied: ZooKeeperRecipe
 def test_a_client_is_asked_once(recipe: ZooKeeperRecipe, met: list[KazooClient]) -> None:
     newcomer = replace(recipe, own=1)
     locks = [newcomer(f"stock {place}") for place in range(8)]
-    for lease in run_threads(*[partial(lock.acquire, timeout=0) for lock in locks]):
-        assert lease is not None
-        assert lease.release() is True
+    leases = run_threads(*[partial(lock.acquire, timeout=0) for lock in locks])
+    assert [lease.release() for lease in leases] == [True] * 8
     assert met == [newcomer.client()]

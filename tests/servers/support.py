@@ -52,7 +52,6 @@ def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
 def start_parent(folder: RunFolder, code: str = PARENT) -> "subprocess.Popen[str]":
     """Start a process that runs the servers of the folder. Return once the servers respond."""
     parent = run_python(code, folder.path)
-    assert parent.stdout is not None
     assert parent.stdout.readline() == "running\n"
     return parent
 

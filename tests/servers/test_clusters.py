@@ -12,7 +12,6 @@ import pytest
 from servers import RunFolder, ServerError, Servers, etcd, zookeeper
 from servers.cluster import Cluster
 from tests.lock_servers import needs_zookeeper
-from tests.locking.zookeeper_support import require_zookeeper
 from tests.servers.support import kill, processes_naming
 from tests.servers.test_command import SECRET_KEY, manage
 from tests.servers.test_etcd_and_zookeeper import read, write
@@ -77,7 +76,6 @@ def test_the_network_is_the_only_way_between_the_members(cluster: Cluster[Any]) 
     }
     for member in cluster.members:
         found = psutil.Process(member.child.pid).net_connections("tcp")
-        assert cluster.network is not None
         own = {one.laddr.port for one in found if one.status == "LISTEN"}
         to_others = {one.raddr.port for one in found if one.raddr and one.laddr.port not in own}
         assert not to_others & ports
@@ -89,39 +87,6 @@ def test_a_cluster_without_proxies_cannot_be_cut(folder: RunFolder) -> None:
     cluster = etcd.cluster(folder.path)
     with pytest.raises(ServerError, match="without a network"):
         cluster.isolate(cluster.members[0])
-
-
-def test_a_zookeeper_without_its_disk_copies_the_data_of_the_leader(folder: RunFolder) -> None:
-    require_zookeeper()
-    folder.create()
-    cluster = zookeeper.cluster(folder.path)
-    cluster.start()
-    try:
-        leader = cluster.leader()
-        write(leader)
-        empty = next(member for member in cluster.members if member is not leader)
-        empty.kill()
-        empty.lose_disk()
-        cluster.heal()
-        leader.kill()
-        assert read(cluster.leader()) == b"7"
-    finally:
-        cluster.stop()
-
-
-def test_an_etcd_without_its_disk_is_refused(folder: RunFolder) -> None:
-    folder.create()
-    cluster = etcd.cluster(folder.path)
-    cluster.start()
-    try:
-        empty = next(member for member in cluster.members if not member.leads())
-        empty.kill()
-        empty.lose_disk()
-        with pytest.raises(ServerError, match="has already been bootstrapped"):
-            cluster.heal()
-        assert cluster.status().up
-    finally:
-        cluster.stop()
 
 
 @pytest.mark.parametrize("name", ["etcd", pytest.param("zookeeper", marks=needs_zookeeper)])

@@ -70,7 +70,6 @@ def test_stop_names_a_program_that_ran_the_servers_for_itself(folder: RunFolder,
     command = [sys.executable, str(demo), str(folder.path)]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
         try:
             assert program.stdout.readline() == "ready\n"
             stopped = manage(folder, "stop")

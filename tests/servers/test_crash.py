@@ -145,7 +145,6 @@ def test_other_processes_are_not_orphans(folder: RunFolder, other_folder: RunFol
             stdout=subprocess.PIPE,
             user="daemon" if len(processes) == 5 else None,
         )
-        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         processes.append(process)
     folder.create()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -46,26 +47,28 @@ def status(server: Etcd | ZooKeeper) -> Status:
     return etcd.status(server.url) if isinstance(server, Etcd) else zookeeper.status(server.hosts)
 
 
+@contextmanager
+def started(server: ZooKeeper) -> Iterator[KazooClient]:
+    client = KazooClient(server.hosts)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
 def write(server: Etcd | ZooKeeper) -> None:
     if isinstance(server, Etcd):
         Etcd3Client(server.host, server.port).put("/kept", "7")
         return
-    client = KazooClient(server.hosts)
-    client.start()
-    client.create("/kept", b"7")
-    client.stop()
-    client.close()
+    with started(server) as client:
+        client.create("/kept", b"7")
 
 
 def read(server: Etcd | ZooKeeper) -> bytes:
     if isinstance(server, Etcd):
         return bytes(Etcd3Client(server.host, server.port).get("/kept")[0])
-    client = KazooClient(server.hosts)
-    client.start()
-    value, _ = client.get("/kept")
-    client.stop()
-    client.close()
-    return bytes(value)
+    with started(server) as client:
+        return bytes(client.get("/kept")[0])
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -97,7 +100,6 @@ def test_it_is_private_and_ends_an_orphan(server: Etcd | ZooKeeper) -> None:
 def test_it_ends_with_its_parent(server: Etcd | ZooKeeper) -> None:
     kind = type(server)
     parent = run_python(PARENT.format(module=kind.__module__.split(".")[1], name=kind.__name__), server.folder)
-    assert parent.stdout is not None
     process = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()

@@ -234,7 +234,6 @@ def test_a_process_waits_for_a_secret_key_that_is_being_written(folder: RunFolde
 def test_ownership_ends_with_its_process(folder: RunFolder) -> None:
     folder.create()
     holder = run_python(HOLD, folder.path)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     assert not folder.ownership.take()
     assert folder.ownership.owner() == ownership.Owner(holder.pid, ("valkey",))

@@ -206,7 +206,6 @@ BY_NOBODY = "import servers.process as p; p._request_death_signal = lambda numbe
 def test_it_ends_when_its_parent_dies(log: Path, number: signal.Signals, told: str) -> None:
     requested = told is not BY_NOBODY
     parent = run_python(told + PARENT, log, PAUSE)
-    assert parent.stdout is not None
     child = psutil.Process(int(parent.stdout.readline()))
     parent.send_signal(number)
     parent.wait()

