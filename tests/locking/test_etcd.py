@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
@@ -249,37 +248,28 @@ class TestLine:
         assert third.result(PATIENCE).release() is True
         assert observer.leases() == 0
 
-    def test_a_waiter_without_a_place_queues_again(self, recipe: EtcdRecipe, observer: Observer, threads: Pool) -> None:
-        lock, lease, waiter = self.without_a_place(recipe, observer, threads, EtcdLock)
+    @pytest.mark.parametrize("kind", [EtcdLock, Trusting])
+    def test_a_waiter_without_a_place_queues_again(
+        self, recipe: EtcdRecipe, observer: Observer, threads: Pool, kind: type[EtcdLock]
+    ) -> None:
+        lock = kind(recipe.client, "a", ttl=60)
+        lease = acquired(lock)
+        waiter = threads.submit(lock.acquire, timeout=PATIENCE)
+        wait_for(lambda: observer.asleep(lock) == 1)
+        (place,) = observer.ids() - {int(lease.token, 16)}
+        observer.ask("lease/revoke", ID=str(place))  # as after a long pause
         lease.release()
         got = waiter.result(PATIENCE)
+        got.check()
+        if kind is Trusting:
+            with lock.hold(timeout=0):
+                assert got.release() is False
+            return
         got.extend()
         assert got.fence > lease.fence
         assert lock.acquire(blocking=False) is None
         assert got.release() is True
         assert observer.leases() == 0
-
-    def test_without_the_look_two_hold_it(self, recipe: EtcdRecipe, observer: Observer, threads: Pool) -> None:
-        lock, lease, waiter = self.without_a_place(recipe, observer, threads, Trusting)
-        lease.release()
-        got = waiter.result(PATIENCE)
-        got.check()
-        with lock.hold(timeout=0):
-            assert got.release() is False
-
-    @staticmethod
-    def without_a_place(
-        recipe: EtcdRecipe, observer: Observer, threads: Pool, kind: type[EtcdLock]
-    ) -> tuple[EtcdLock, Any, Any]:
-        """Return a lock, its lease, and a waiter whose etcd lease was revoked, as after a long pause."""
-        lock = kind(recipe.client, "a", ttl=60)
-        lease = acquired(lock)
-        waiter = threads.submit(lock.acquire, timeout=PATIENCE)
-        wait_for(lambda: observer.asleep(lock) == 1)
-        ids = observer.ids() - {int(lease.token, 16)}
-        assert len(ids) == 1
-        observer.ask("lease/revoke", ID=str(ids.pop()))
-        return lock, lease, waiter
 
     def test_a_waiter_paused_too_long_loses_its_place(
         self, recipe: EtcdRecipe, observer: Observer, threads: Pool

@@ -58,11 +58,6 @@ def pair() -> Iterator[Pair]:
                 yield Pair(primary, standby)
 
 
-@pytest.mark.parametrize("kind", [AdvisoryLock, RowLock, InsertLock])
-def test_no_lock_on_postgres_declares_that_it_survives(kind: Any) -> None:
-    assert not kind.capabilities.survives_node_loss
-
-
 def test_a_grant_that_the_standby_has_not_received_is_granted_twice(pair: Pair) -> None:
     pair.standby.detach()
     first = acquired(pair.lock(InsertLock, "A"))

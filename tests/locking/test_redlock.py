@@ -107,6 +107,11 @@ def holders(nodes: Nodes, name: str = "lock") -> list[bool]:
     return found
 
 
+def granted_by_all(lock: Redlock, nodes: Nodes) -> bool:
+    with lock.hold():
+        return all(holders(nodes))
+
+
 def acquire_or_say(lock: Redlock) -> tuple[Lease | None, float]:
     """Try once. Return the lease (None if too few nodes responded) and the seconds that it took."""
     start = time.monotonic()
@@ -271,7 +276,12 @@ class TestEveryMixOfNodes:
 
 
 class TestQuorum:
-    def two_hold_it(self, make: Make, nodes: Nodes) -> bool:
+    @pytest.mark.parametrize("off_by_one", [False, True])
+    def test_two_partitions_cannot_both_grant_it(
+        self, make: Make, nodes: Nodes, monkeypatch: Patch, off_by_one: bool
+    ) -> None:
+        if off_by_one:
+            monkeypatch.setattr(redlock, "majority", lambda nodes: nodes // 2)
         leases = []
         for reachable in (nodes[:2], nodes[2:4]):
             lock = make(renew=False, node_timeout=1.0)
@@ -281,15 +291,7 @@ class TestQuorum:
                         stack.enter_context(hanging(node))
                 leases.append(acquire_or_say(lock)[0])
             wait_for(lambda: sum(holders(nodes)) == 2 * sum(lease is not None for lease in leases))
-        return [lease is not None and not lease.lost for lease in leases] == [True, True]
-
-    @pytest.mark.parametrize("off_by_one", [False, True])
-    def test_two_partitions_cannot_both_grant_it(
-        self, make: Make, nodes: Nodes, monkeypatch: Patch, off_by_one: bool
-    ) -> None:
-        if off_by_one:
-            monkeypatch.setattr(redlock, "majority", lambda nodes: nodes // 2)
-        assert self.two_hold_it(make, nodes) is off_by_one
+        assert all(lease is not None and not lease.lost for lease in leases) is off_by_one
 
     @pytest.mark.parametrize(("emptied", "excludes"), [(0, True), (1, True), (2, True), (3, False)])
     def test_a_quorum_that_remembers_excludes(self, make: Make, clients: Clients, emptied: int, excludes: bool) -> None:
@@ -373,11 +375,7 @@ class TestHangingNodes:
                 lock.acquire().release()
             assert time.monotonic() - start < 20 * NODE_TIMEOUT / 2
 
-        def granted_by_all() -> bool:
-            with lock.hold():
-                return all(holders(nodes))
-
-        wait_for(granted_by_all)
+        wait_for(lambda: granted_by_all(lock, nodes))
 
     def test_a_node_reached_during_a_vote_votes_next_time(self, make: Make, nodes: Nodes, monkeypatch: Patch) -> None:
         lock = make()
@@ -392,8 +390,7 @@ class TestHangingNodes:
         with monkeypatch.context() as patch:
             patch.setattr(Ballot, "_hear", slowly)
             lock.acquire().release()
-        with lock.hold():
-            assert all(holders(nodes))
+        assert granted_by_all(lock, nodes)
 
     def test_a_silent_node_is_tried_again_after_a_lack_of_threads(
         self, make: Make, clients: Clients, nodes: Nodes, monkeypatch: Patch
@@ -414,11 +411,7 @@ class TestHangingNodes:
             with pytest.raises(RuntimeError, match="thread"):
                 lock.acquire()
 
-        def granted_by_all() -> bool:
-            with lock.hold():
-                return all(holders(nodes))
-
-        wait_for(granted_by_all, "the node to be reached again")
+        wait_for(lambda: granted_by_all(lock, nodes), "the node to be reached again")
 
     def test_without_connections_it_costs_no_more(self, clients: Clients, nodes: Nodes) -> None:
         lock = Redlock(clients, "cold", node_timeout=NODE_TIMEOUT)
@@ -510,19 +503,16 @@ class TestLateGrants:
 
 
 class TestCleaningUp:
-    def fail(self, make: Make, nodes: Nodes) -> list[bool]:
-        lock = make()
-        with dead(nodes[0]), hanging(nodes[1]), refusing(nodes[2], "READONLY"):
-            assert acquire_or_say(lock)[0] is None
-            return holders(nodes[3:])
-
     @pytest.mark.parametrize("cleans_up", [True, False])
     def test_a_failed_quorum_is_taken_back_at_once(
         self, make: Make, nodes: Nodes, monkeypatch: Patch, cleans_up: bool
     ) -> None:
         if not cleans_up:
             monkeypatch.setattr(Redlock, "_take_back", lambda *args: None)
-        assert self.fail(make, nodes) == [not cleans_up] * 2
+        lock = make()
+        with dead(nodes[0]), hanging(nodes[1]), refusing(nodes[2], "READONLY"):
+            assert acquire_or_say(lock)[0] is None
+            assert holders(nodes[3:]) == [not cleans_up] * 2
 
     def test_a_lost_election_is_taken_back(self, make: Make, clients: Clients) -> None:
         for client in clients[:3]:
@@ -599,6 +589,24 @@ class TestValidity:
             assert lease.remaining() == pytest.approx(17.5 - took)
 
 
+def slow_down(lock: Any, clock: Clock, monkeypatch: Patch, seconds: float, before: Any = lambda: None) -> list[float]:
+    """Let each try take `seconds` on the clock, after a call of `before`. Return the pauses, which take no time."""
+    once, pauses = lock._try, list[float]()
+
+    def try_slowly() -> tuple[Lease | None, bool]:
+        before()
+        clock.now += seconds
+        return once()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        clock.now += seconds
+
+    monkeypatch.setattr(lock, "_try", try_slowly)
+    monkeypatch.setattr(lock, "_pause", pause)
+    return pauses
+
+
 class TestRetries:
     @pytest.mark.parametrize("retries", [0, 1, 5])
     def test_when_they_are_used_up_it_is_not_granted(self, make: Make, retries: int) -> None:
@@ -621,18 +629,10 @@ class TestRetries:
         assert 2.0 <= min(pauses) < 3.0 < 5.0 < max(pauses) <= 6.0
 
     def test_a_slow_try_lengthens_the_pause(self, make: Make, monkeypatch: Patch) -> None:
-        now, pauses = [0.0], list[float]()
-        lock = make(retry_delay=0.1, retries=1, clock=lambda: now[0])
+        clock = Clock()
+        lock = make(retry_delay=0.1, retries=1, clock=clock)
         assert [lock._delay(tried) for tried in (0, 0.01, 0.05, 0.1, 30)] == pytest.approx([0.1, 0.1, 0.5, 1, 1])
-
-        once = lock._try
-
-        def slow() -> tuple[Lease | None, bool]:
-            now[0] += 0.06
-            return once()
-
-        monkeypatch.setattr(lock, "_try", slow)
-        monkeypatch.setattr(lock, "_pause", pauses.append)
+        pauses = slow_down(lock, clock, monkeypatch, 0.06)
         with make().hold():
             assert lock.acquire() is None
         assert [0.3 <= pause <= 0.9 for pause in pauses] == [True]
@@ -641,44 +641,24 @@ class TestRetries:
     def test_the_last_try_is_in_time(self, make: Make, monkeypatch: Patch, slow: float) -> None:
         clock = Clock()
         lock = make(retry_delay=0.1, clock=clock, renew=False)
-        end, tries = clock.now + 0.5, 0
-        held = make().acquire()
-        once = lock._try
+        end, tries, held = clock.now + 0.5, list[float](), make().acquire()
 
-        def try_slowly() -> tuple[Lease | None, bool]:
-            nonlocal tries
-            tries += 1
-            if tries > 1 and clock.now > end - 2.5 * slow:  # just before the last attempt
+        def free_it_for_the_last_try() -> None:
+            if tries and clock.now > end - 2.5 * slow:
                 held.release()
-            clock.now += slow
-            return once()
+            tries.append(clock.now)
 
-        def pause(seconds: float) -> None:
-            clock.now += seconds
-
-        monkeypatch.setattr(lock, "_try", try_slowly)
-        monkeypatch.setattr(lock, "_pause", pause)
+        slow_down(lock, clock, monkeypatch, slow, free_it_for_the_last_try)
         monkeypatch.setattr(random, "uniform", lambda least, most: most)
         lease = acquired(lock, timeout=0.5)
         assert lease.release()
         assert clock.now < end + slow
-        assert tries <= 6
+        assert len(tries) <= 6
 
     def test_a_waiter_asks_a_bounded_number_of_times(self, make: Make, monkeypatch: Patch) -> None:
-        clock, pauses = Clock(), list[float]()
+        clock = Clock()
         lock = make(retry_delay=0.1, clock=clock)
-        once = lock._try
-
-        def try_slowly() -> tuple[Lease | None, bool]:
-            clock.now += 0.01
-            return once()
-
-        def pause(seconds: float) -> None:
-            pauses.append(seconds)
-            clock.now += seconds
-
-        monkeypatch.setattr(lock, "_try", try_slowly)
-        monkeypatch.setattr(lock, "_pause", pause)
+        pauses = slow_down(lock, clock, monkeypatch, 0.01)
         end = clock.now + 1.0
         with make().hold():
             assert lock.acquire(timeout=1.0) is None

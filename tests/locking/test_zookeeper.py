@@ -36,7 +36,6 @@ from tests.locking.support import (
     Pool,
     ReentrantRecipe,
     acquired,
-    in_fork,
     paused,
     process,
     run_threads,
@@ -163,13 +162,6 @@ class TestZooKeeperLockThatIgnoresWhatItsWatchSays(TestZooKeeperLock):
         monkeypatch.setattr(ZooKeeperLock, "_sleep", deaf)
 
 
-def nothing_is_abandoned(monkeypatch: Patch) -> None:
-    """Turn off the cleanup after a failed attempt."""
-    done = threading.Event()
-    done.set()
-    monkeypatch.setattr(lock_module, "leave_queue", lambda *args: done)
-
-
 # Answers that are lost
 
 
@@ -219,24 +211,12 @@ def test_an_unanswered_try_leaves_no_place(
     with lock.hold():
         pass
     if not guarded:
-        nothing_is_abandoned(monkeypatch)
+        done = threading.Event()
+        done.set()
+        monkeypatch.setattr(lock_module, "leave_queue", lambda *args: done)
     with paused(own_zookeeper.child.pid), pytest.raises(LockUnavailable, match="Try again"):
         lock.acquire(timeout=0.1)
     wait_for(lambda: len(line(lock)) == (0 if guarded else 1))
-
-
-@pytest.mark.parametrize("guarded", [True, False])
-def test_100_failed_tries_leave_nobody_in_line(recipe: ZooKeeperRecipe, monkeypatch: Patch, guarded: bool) -> None:
-    lock = recipe("stock")
-    with lock.hold():
-        if not guarded:
-            nothing_is_abandoned(monkeypatch)
-        for _ in range(50):
-            assert lock.acquire(blocking=False) is None
-            assert lock.acquire(timeout=0.001) is None
-        assert len(line(lock)) == (1 if guarded else 101)
-        if guarded:
-            assert ZooKeeperTraces().traces(lock)["watchers"] <= 1
 
 
 # Sessions that end
@@ -412,20 +392,6 @@ def test_a_chroot_is_a_namespace(recipe: ZooKeeperRecipe, zookeeper: ZooKeeper) 
     inside = clients(f"{zookeeper.hosts}/shop", LONG)
     with recipe("stock").hold(), ZooKeeperLock(inside, "stock").hold(timeout=0):
         assert len(client.get_children("/shop/locks/stock")) == 1
-
-
-def refusal(lock: ZooKeeperLock) -> LockUnavailable:
-    with pytest.raises(LockUnavailable) as refused:
-        lock.acquire(timeout=0)
-    return refused.value
-
-
-def test_a_client_of_the_parent_process_is_refused(recipe: ZooKeeperRecipe) -> None:
-    lock = recipe("stock")
-    with lock.hold() as lease:
-        assert "parent process" in in_fork(lambda: str(refusal(lock)))
-        assert in_fork(lambda: str(lease.release())) == "NotOwner"
-        lease.check()
 
 
 def test_a_client_that_was_not_started_is_refused() -> None:
