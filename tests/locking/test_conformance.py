@@ -23,14 +23,7 @@ from tests.locking.support import Flawed, Patch, RedisRecipe
 
 DECLARED = "test_what_it_declares_is_what_is_tested"
 PAIRS_LEAK = "test_it_leaves_nothing_behind"
-TRIES_LEAK = "test_failed_waits_leave_nothing"
-WRITES = "test_a_release_without_waiters_writes_once"
-CRASH = "test_the_lock_of_a_crashed_holder_becomes_free"
-REPEATED = "test_an_unanswered_release_can_be_repeated"
-TOLD_WHILE_IT_HANGS = "test_the_holder_is_told_when_the_server_hangs"
-MISSED = "test_a_release_before_the_sleep_is_not_missed"
 RESTARTED = "test_it_works_after_a_restart"
-SCRIPTS_LOST = "test_it_works_after_the_scripts_were_lost"
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ class Faulty(test_redis.TestRedisLock):
         return FaultyRecipe(recipe.url, kind=self.KIND)
 
 
-@fails(PAIRS_LEAK, WRITES)
+@fails(PAIRS_LEAK, "test_a_release_without_waiters_writes_once")
 class TestLeavesAKey(Faulty):
     class KIND(RedisLock):
         def _release(self, lease: Lease) -> bool:
@@ -83,7 +76,7 @@ class TestLeavesAThread(Faulty):
         self.KIND.over.set()
 
 
-@fails(TRIES_LEAK)
+@fails("test_failed_waits_leave_nothing")
 class TestStaysInLine(Faulty):
     """Flawed: a waiter that gives up stays in the list of waiters."""
 
@@ -93,7 +86,7 @@ class TestStaysInLine(Faulty):
             return call._replace(keys=(self._waiters, self._bell(token)))
 
 
-@fails(CRASH)
+@fails("test_the_lock_of_a_crashed_holder_becomes_free")
 class TestLastsTooLong(Faulty):
     """Flawed: the server keeps a grant for eight times its TTL."""
 
@@ -102,7 +95,7 @@ class TestLastsTooLong(Faulty):
             super().__init__(client, name, ttl=8 * ttl, **options)
 
 
-@fails(REPEATED)
+@fails("test_an_unanswered_release_can_be_repeated")
 class TestForgetsThatItHasAsked(Faulty):
     """Flawed: after a release without a response, the next release says that the lock was not held."""
 
@@ -111,7 +104,7 @@ class TestForgetsThatItHasAsked(Faulty):
         monkeypatch.setattr(Lease, "_unanswered", property(lambda lease: False, lambda lease, value: None))
 
 
-@fails(TOLD_WHILE_IT_HANGS)
+@fails("test_the_holder_is_told_when_the_server_hangs")
 class TestWaitsForRenewal(Faulty):
     """Flawed: the watchdog waits for a renewal as long as a client would wait."""
 
@@ -121,7 +114,7 @@ class TestWaitsForRenewal(Faulty):
         monkeypatch.setattr(renewal.RenewalConnection, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT))
 
 
-@fails(MISSED)
+@fails("test_a_release_before_the_sleep_is_not_missed")
 class TestWakesNobody(Faulty):
     @pytest.fixture(autouse=True)
     def _wakes_nobody(self, flawed: Flawed) -> None:
@@ -165,7 +158,7 @@ class TestRenewsOverItsFirstConnection(Faulty):
         monkeypatch.setattr(renewal, "open_connection", once)
 
 
-@fails(SCRIPTS_LOST)
+@fails("test_it_works_after_the_scripts_were_lost")
 class TestBelievesThatItsScriptsAreKept(Faulty):
     FAILS_WITH = LockUnavailable
 
