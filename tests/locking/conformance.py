@@ -451,15 +451,11 @@ class AcrossProcessesConformance(LockConformance):
         adding = (actors.increment, recipe, name, self.OPTIONS, times, locked)
         with ExitStack() as stack:
             pipes = [stack.enter_context(process(*adding))[1] for _ in range(processes)]
-            self.start_together(pipes)
+            assert [pipe.recv() for pipe in pipes] == ["ready"] * processes
+            for pipe in pipes:
+                pipe.send("go")
             assert [pipe.recv() for pipe in pipes] == ["done"] * processes
         return processes * times - recipe.cell(name).read()
-
-    @staticmethod
-    def start_together(pipes: list[Any]) -> None:
-        assert [pipe.recv() for pipe in pipes] == ["ready"] * len(pipes)
-        for pipe in pipes:
-            pipe.send("go")
 
     @pytest.mark.parametrize("patched", ["late", pytest.param("first", marks=pytest.mark.slow)])
     def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any, patched: str) -> None:

@@ -76,10 +76,6 @@ def asleep(lock: RedisLock, client: redis.Redis, threads: Pool, count: int = 1) 
     return turn
 
 
-def fence_of_the_holder(client: redis.Redis) -> int:
-    return int(client.get(f"{KEY}:fence").split()[0])
-
-
 class Sleeper:
     """A sleeping waiter that the test controls step by step."""
 
@@ -415,7 +411,7 @@ class TestLateGrant:
                 assert time.monotonic() - released < 2 * ttl + BUSY
                 assert fence > lease.fence
             # After the pause, the stopped waiter does not use its old grant.
-            assert (pipe.recv(), pipe.recv()) == ("waiting", fence_of_the_holder(client))
+            assert (pipe.recv(), pipe.recv()) == ("waiting", int(client.get(f"{KEY}:fence").split()[0]))
             pipe.send("release")
             assert pipe.recv() is True
 

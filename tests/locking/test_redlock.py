@@ -425,12 +425,15 @@ class TestHangingNodes:
 class TestLateGrants:
     """A node is paused when it is asked for its vote, and continues after the voting has ended."""
 
-    @pytest.fixture(params=[1, 3], ids=["granted by the others", "not granted"])
-    def late(self, request: pytest.FixtureRequest) -> int:
-        return int(request.param)
-
-    def grant_late(self, make: Make, nodes: Nodes, late: int) -> list[bool]:
-        """Return which late nodes keep the grant after they have run all commands sent to them."""
+    @pytest.mark.parametrize("late", [1, 3], ids=["granted by the others", "not granted"])
+    @pytest.mark.parametrize("undone", [True, False])
+    def test_a_grant_after_the_release_is_undone(
+        self, make: Make, nodes: Nodes, late: int, monkeypatch: Patch, undone: bool
+    ) -> None:
+        if not undone:
+            abandon = RedlockNode.abandon
+            monkeypatch.setattr(RedlockNode, "abandon", lambda self, connection, calls: abandon(self, connection, ()))
+            monkeypatch.setattr(RedlockNode, "run_late", lambda *args: None)
         lock = make(renew=False)
         with ExitStack() as stack:
             stats = [CommandStats(stack.enter_context(admin(node))) for node in nodes[:late]]
@@ -446,17 +449,7 @@ class TestLateGrants:
             wait_for(lambda: all(stat()["set"] for stat in stats), "the late grants")
             for node in lock._nodes[:late]:
                 wait_for(lambda node=node: node._opening is None or node._opening.done())
-        return holders(nodes[:late])
-
-    @pytest.mark.parametrize("undone", [True, False])
-    def test_a_grant_after_the_release_is_undone(
-        self, make: Make, nodes: Nodes, late: int, monkeypatch: Patch, undone: bool
-    ) -> None:
-        if not undone:
-            abandon = RedlockNode.abandon
-            monkeypatch.setattr(RedlockNode, "abandon", lambda self, connection, calls: abandon(self, connection, ()))
-            monkeypatch.setattr(RedlockNode, "run_late", lambda *args: None)
-        assert self.grant_late(make, nodes, late) == [not undone] * late
+        assert holders(nodes[:late]) == [not undone] * late
 
     def test_an_unanswered_release_reaches_the_node(self, make: Make, nodes: Nodes) -> None:
         lease = make().acquire()
