@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -154,6 +155,10 @@ class LockConformance(ABC):
         """Shorten the waits of tests that must fail."""
         if request.node.originalname in self.FAILS:
             monkeypatch.setattr(sys.modules[__name__], "PATIENCE", 6 * SHORT)
+
+    @pytest.fixture
+    def name(self) -> str:
+        return f"test {uuid.uuid4()}"
 
     def made(self, recipe: Recipe, name: str, **options: Any) -> Lock:
         """Return a lock with the options of these tests, overridden by `options`."""
@@ -875,14 +880,11 @@ class FairConformance(LockConformance):
             with lock.hold(timeout=PATIENCE):
                 served.append(place)
 
-        threads = []
-        for place in range(6):
-            threads.append(threading.Thread(target=wait, args=(place,)))
-            threads[-1].start()
-            wait_for(lambda count=place + 1: self.waiters(lock) == count)
-        lease.release()
-        for thread in threads:
-            thread.join(PATIENCE)
+        with ThreadPoolExecutor(6) as threads:
+            for place in range(6):
+                threads.submit(wait, place)
+                wait_for(lambda count=place + 1: self.waiters(lock) == count)
+            lease.release()
         assert served == list(range(6))
 
     def test_greedy_holders_get_equally_many_turns(self, recipe: Recipe, name: str) -> None:

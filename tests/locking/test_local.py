@@ -281,10 +281,7 @@ def opened_by(child: int, path: Path) -> bool:
 
 @pytest.mark.parametrize("unlocks", [True, False])
 def test_a_release_unlocks_a_file_open_in_a_child(tmp_path: Path, name: str, monkeypatch: Patch, unlocks: bool) -> None:
-    """A release unlocks a file that a forked child has open.
-
-    Negative control: without LOCK_UN, the child keeps it locked.
-    """
+    """A release unlocks a file that a forked child has open. Negative control: without LOCK_UN, it stays locked."""
     if not unlocks:
         monkeypatch.setattr(local, "_unlock", lambda file: None)
     lock = ProcessLock(tmp_path, name)
