@@ -37,7 +37,11 @@ import importlib, sys, types
 modules = {"Child": "process", "RunFolder": "folder", "ServerError": "errors", "Servers": "servers"}
 package = sys.modules["servers"] = types.ModuleType("servers")
 package.__path__ = ["servers"]
-package.__getattr__ = lambda name: getattr(importlib.import_module(f"servers.{modules[name]}"), name)
+def find(name):
+    if name not in modules:
+        raise AttributeError(name)  # so that `from servers import` looks for a module of this name
+    return getattr(importlib.import_module(f"servers.{modules[name]}"), name)
+package.__getattr__ = find
 """
 
 
