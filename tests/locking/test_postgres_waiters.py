@@ -281,7 +281,7 @@ class TestSharedSessions(PostgresTraces):
         assert last.release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_spare_session_that_was_ended_is_replaced(self, kind: Any) -> None:
+    def test_a_spare_session_that_was_ended_is_replaced(self, kind: Any, monkeypatch: Patch) -> None:
         lock = self.made(kind, "ended")
         with lock._sessions.turn(0.0):
             for ends_at_once in (True, False):
@@ -290,9 +290,12 @@ class TestSharedSessions(PostgresTraces):
                 assert spare in _spare
                 if ends_at_once:
                     spare.close()
-                else:  # End the session after its socket was checked.
+                else:  # as if it ended just after its socket was checked
                     self.terminate(lock.name)
+                    wait_for(lambda: self.connections(lock.name) == 0)
+                    monkeypatch.setattr(PostgresSession, "ended", False)
                 lease = lock._ask(lock._clock())
+                monkeypatch.undo()
                 assert spare.ended
                 assert lease.release() is True
 

@@ -221,20 +221,18 @@ def test_a_reused_thread_id_is_not_the_holder(lock: ReentrantLock) -> None:
     def enter() -> None:
         leases.append((threading.get_ident(), threading.current_thread(), lock.acquire(blocking=False)))
 
-    _thread.start_new_thread(enter, ())
-    wait_for(lambda: leases)
-    ident, thread, lease = leases[0]
-
     def reused() -> bool:
         leases.clear()
-        _thread.start_new_thread(enter, ())
-        wait_for(lambda: leases)
-        assert leases[0][2] is None
+        for count in (1, 2):
+            _thread.start_new_thread(enter, ())
+            wait_for(lambda count=count: len(leases) == count)
+        (ident, thread, lease), (other_ident, other, entered) = leases
+        assert entered is None
+        lease.release()
         # Python 3.13 creates a new Thread object for each thread that Python did not start.
-        return leases[0][0] == ident and (leases[0][1] is thread or sys.version_info >= (3, 13))
+        return other_ident == ident and (other is thread or sys.version_info >= (3, 13))
 
     wait_for(reused)  # Negative control: a new thread gets the same thread id and, before 3.13, the same Thread object.
-    lease.release()
 
 
 def test_an_owner_is_not_kept_alive(lock: ReentrantLock) -> None:
