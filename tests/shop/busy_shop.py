@@ -9,6 +9,7 @@ from typing import Any
 
 from django.contrib.auth.models import Group, Permission, User
 from django.contrib.contenttypes.models import ContentType
+from django.db.models import Model
 from django.test import Client
 from django.utils import timezone
 from django_redis import get_redis_connection
@@ -63,18 +64,10 @@ class BusyShop(World):
         group.permissions.set(Permission.objects.filter(codename__in=["view_order", "change_order"]))
         buyer = orders[7].customer
         User.objects.filter(pk=buyer.pk).update(last_login=timezone.now())
-        objects = (
-            StockItem.objects.get(sku="headphones"),
-            StockMovement.objects.latest("pk"),
-            orders[7],
-            Payment.objects.get(reference="pay_4712"),
-            Refund.objects.latest("pk"),
-            UnmatchedReport.objects.get(),
-            Product.objects.get(sku="headphones"),
-            Sale.objects.get(pk=tonight.sale),
-            group,
-            buyer,
-        )
+        objects: list[Model] = [StockItem.objects.get(sku="headphones"), StockMovement.objects.latest("pk"), orders[7]]
+        objects += [Payment.objects.get(reference="pay_4712"), Refund.objects.latest("pk"), group, buyer]
+        objects += [UnmatchedReport.objects.get(), Product.objects.get(sku="headphones")]
+        objects += [Sale.objects.get(pk=tonight.sale)]
         self.ids = {str(each._meta.model_name): str(each.pk) for each in objects}
         self.content_type = str(ContentType.objects.get_for_model(Sale).pk)
         self._leave_a_history(orders[7])
@@ -108,11 +101,7 @@ class BusyShop(World):
 
 
 def on_offer(sample: SampleSale, *, opens: float, closes: float = 1) -> OnSale:
-    """Create a sale of a sample's products. Preheat it if it is open.
-
-    Args:
-        opens, closes: hours from now; negative for the past.
-    """
+    """Create a sale of a sample's products that opens and closes in so many hours. Preheat it if it is open."""
     now = timezone.now()
     sale = Sale.objects.create(
         name=sample.name, opens_at=now + timedelta(hours=opens), closes_at=now + timedelta(hours=closes)

@@ -1,11 +1,11 @@
-"""Orders and sales in the admin: timeline, search, export, figures, and extending a sale."""
+"""Orders and sales in the admin: timeline, search, export, figures, extending a sale, buttons, and dead letters."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,18 +16,20 @@ from django.db import InterfaceError, OperationalError, connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from redis import Redis
 
+from inventory.queue.dead_letters import DEAD_LETTERS, DeadLetters
 from inventory.strategies import registry
 from shop.admin import order_export, strategy_help
-from shop.models import Ending, Order, Product, Sale
+from shop.models import Ending, Order, Sale
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.sales import lifecycle
 from tests.docs.pages import PAGES
-from tests.factories import new_customer, on_sale
-from tests.shop.conftest import buy, make_due, raising
+from tests.factories import on_sale
+from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, raising, state
 from tests.shop.test_admin import ORDERS, SALES, bought, get, many_orders, post, rows, run_action, text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -80,32 +82,32 @@ def test_the_export_has_the_orders_of_the_filtered_list(admin_client: Client) ->
     assert exported(admin_client, state__exact="expired") == []
 
 
-def test_no_cell_is_a_formula(admin_client: Client) -> None:
+def test_no_cell_is_a_formula(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Negative control: without the quote, a spreadsheet evaluates the cell as a formula."""
     order = bought(on_sale({"a": 9}), a=1)
-    for name in ("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", 'a"b, c\nd', "plain"):
+    for name in ("plain", 'a"b, c\nd', "+1", "-1", "@SUM(A1)", "\t=1", "=1+1"):
         Sale.objects.update(name=name)
         User.objects.filter(pk=order.customer_id).update(username=name)
         (row,) = exported(admin_client)
         neutral = name if name[0] not in "=+-@\t" else f"'{name}"
         assert (row["sale"], row["customer"]) == (neutral, neutral)
-
-
-def test_without_the_quote_a_cell_is_a_formula(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: without the quote, a spreadsheet evaluates the cell as a formula."""
     monkeypatch.setattr(order_export, "FORMULA", ("\0",))
-    bought(on_sale({"a": 9}), a=1)
-    Sale.objects.update(name="=1+1")
     assert exported(admin_client)[0]["sale"] == "=1+1"
 
 
-def test_the_export_reads_in_batches_and_misses_none(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def begun_export(client: Client, monkeypatch: pytest.MonkeyPatch) -> Iterator[bytes]:
+    """Begin to export 35 orders in batches of 10. Return the parts after the heading and the first batch."""
     monkeypatch.setattr(order_export, "BATCH", 10)
-    offer = on_sale({"a": 100})
-    many_orders(offer, "a", 35)
-    response: Any = admin_client.get(f"{ORDERS}export/")
+    many_orders(on_sale({"a": 100}), "a", 35)
+    response: Any = client.get(f"{ORDERS}export/")
     chunks = iter(response.streaming_content)
     next(chunks), next(chunks)
-    bought(offer, a=1)  # Too late for the export.
+    return chunks
+
+
+def test_the_export_reads_in_batches_and_misses_none(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunks = begun_export(admin_client, monkeypatch)
+    bought(on_sale({"b": 1}), b=1)  # Too late for the export.
     with CaptureQueriesContext(connection) as queries:
         rest = [*chunks]
     assert [chunk.count(b"\n") for chunk in rest] == [10, 10, 5]
@@ -118,22 +120,14 @@ def test_the_export_reads_in_batches_and_misses_none(admin_client: Client, monke
 def test_an_export_that_ends_early_says_so(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(order_export, "BATCH", 10)
-    many_orders(on_sale({"a": 100}), "a", 35)
-    response: Any = admin_client.get(f"{ORDERS}export/")
-    chunks = iter(response.streaming_content)
-    next(chunks), next(chunks)
+    chunks = begun_export(admin_client, monkeypatch)
     monkeypatch.setattr(order_export, "cells", raising(error))
     assert [chunk.decode().strip('"').partition(":")[0] for chunk in chunks] == ["INCOMPLETE"]
 
 
-def test_only_who_may_see_orders_exports_them(staff: Callable[..., Client]) -> None:
+def test_an_export_has_what_the_operator_may_see(staff: Callable[..., Client]) -> None:
     assert staff("view_sale").get(f"{ORDERS}export/").status_code == 403
-    assert staff("view_order").get(f"{ORDERS}export/").status_code == 200
     assert staff("view_order").post(f"{ORDERS}export/").status_code == 405
-
-
-def test_only_who_may_see_payments_exports_their_references(staff: Callable[..., Client]) -> None:
     pay(bought(on_sale({"a": 1}), a=1), "provider-4711")
     assert exported(staff("view_order", "view_payment"))[0]["references"] == "provider-4711"
     (row,) = exported(staff("view_order"))
@@ -207,12 +201,12 @@ def test_sales_are_filtered_by_their_state(admin_client: Client) -> None:
         "paused": on_sale({"d": 1}),
     }
     lifecycle.pause(sales["paused"].sale)
-    for state, offer in sales.items():
-        Sale.objects.filter(pk=offer.sale).update(name=state)
-    for state in sales:
-        found = rows(get(admin_client, SALES, state=state))
-        assert [row["state"].replace("to come", "coming") for row in found.values()] == [state]
-        assert list(found) == [state]
+    for name, offer in sales.items():
+        Sale.objects.filter(pk=offer.sale).update(name=name)
+    for name in sales:
+        found = rows(get(admin_client, SALES, state=name))
+        assert [row["state"].replace("to come", "coming") for row in found.values()] == [name]
+        assert list(found) == [name]
 
 
 def extend(client: Client, sale: int, minutes: str) -> str:
@@ -228,6 +222,8 @@ def test_a_sale_gets_more_time(admin_client: Client) -> None:
     assert "is open until" in extend(admin_client, offer.sale, "15")
     assert Sale.objects.get().closes_at == before + timedelta(minutes=15)
     assert LogEntry.objects.latest("pk").change_message.startswith("Extended until ")
+    again = post(admin_client, f"{SALES}{offer.sale}/extend/", {"minutes": "15", "shown": before.isoformat()})
+    assert "has changed since the page was opened" in again
     for wrong in ("0", "-1", "x", "9999999"):
         extend(admin_client, offer.sale, wrong)
     assert Sale.objects.get().closes_at == before + timedelta(minutes=15)
@@ -239,15 +235,6 @@ def test_a_sale_is_not_extended_beyond_the_last_year(admin_client: Client) -> No
     Sale.objects.update(closes_at=last)
     assert "was not extended. It would close after the year 9999." in extend(admin_client, offer.sale, "15")
     assert Sale.objects.get().closes_at == last
-
-
-def test_a_form_that_is_sent_twice_extends_a_sale_once(admin_client: Client) -> None:
-    offer = on_sale({"a": 1})
-    before = Sale.objects.get().closes_at
-    form = {"minutes": "15", "shown": before.isoformat()}
-    post(admin_client, f"{SALES}{offer.sale}/extend/", form)
-    assert "has changed since the page was opened" in post(admin_client, f"{SALES}{offer.sale}/extend/", form)
-    assert Sale.objects.get().closes_at == before + timedelta(minutes=15)
 
 
 def test_a_sale_that_is_over_opens_again_and_takes_orders(admin_client: Client) -> None:
@@ -283,17 +270,135 @@ def test_the_help_is_that_of_the_readme() -> None:
     assert told == strategy_help.CHOOSE_WHEN
 
 
-def test_a_page_of_sales_needs_as_many_queries_for_5_sales_as_for_1(admin_client: Client) -> None:
-    def queries() -> int:
-        with CaptureQueriesContext(connection) as made:
-            get(admin_client, SALES)
-        return len(made)
+# Buttons do the same as the list actions, after a confirmation
 
-    bought(on_sale({"a": 9}), a=1)
-    get(admin_client, SALES)
-    of_one = queries()
-    for number in range(4):
-        bought(on_sale({f"s{number}": 9}), **{f"s{number}": 1})
-    assert queries() == of_one
-    assert Product.objects.count() == 5
-    assert new_customer()
+
+def offered(client: Client, path: str) -> set[str]:
+    page = get(client, f"{path}change/")
+    return {name for name in ("preheat", "close", "cancel", "refund-items") if f"{path}{name}" in page}
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes", "buttons"),
+    [(1, 2, {"preheat"}), (-1, 1, {"preheat", "close"}), (-2, -1, set())],
+    ids=["to come", "open", "over"],
+)
+def test_the_page_of_a_sale_offers_what_can_be_done_with_it(
+    admin_client: Client, staff: Callable[..., Client], opens: int, closes: int, buttons: set[str]
+) -> None:
+    offer = on_sale({"a": 1}, opens=timedelta(hours=opens), closes=timedelta(hours=closes))
+    page = f"{SALES}{offer.sale}/"
+    assert offered(admin_client, page) == buttons
+    assert offered(staff("view_sale"), page) == set()
+
+
+def test_close_now_closes_the_sale_when_it_is_confirmed(admin_client: Client, redis: Redis) -> None:
+    offer = on_sale({"a": 3}, strategy="lua")
+    buy(offer, a=1)
+    page = f"{SALES}{offer.sale}/close/"
+    assert "takes no more orders" in get(admin_client, page)
+    assert admin_client.put(page).status_code == 200
+    assert Sale.objects.get().closes_at > timezone.now(), "only the form closes it"
+    assert LogEntry.objects.count() == 0
+    assert "Sale by lua is closed." in post(admin_client, page, {})
+    assert Sale.objects.get().closes_at <= timezone.now()
+    assert redis.exists("{stock}:counter:a") == 0
+    assert LogEntry.objects.get().change_message == "Closed."
+    assert "was not closed: it is over." in post(admin_client, page, {})
+    assert LogEntry.objects.count() == 1
+    assert_conserved()
+
+
+def test_preheat_loads_the_stock_when_it_is_confirmed(admin_client: Client) -> None:
+    offer = on_sale({"a": 3}, strategy="lua")
+    Sale.objects.update(preheated_at=None)
+    page = f"{SALES}{offer.sale}/preheat/"
+    get(admin_client, page)
+    assert not Sale.objects.get().is_loaded
+    assert "Sale by lua is preheated." in post(admin_client, page, {})
+    assert Sale.objects.get().is_loaded
+    assert LogEntry.objects.get().change_message == "Preheated."
+
+
+def test_a_pending_order_is_cancelled_when_it_is_confirmed(admin_client: Client) -> None:
+    order = bought(on_sale({"a": 3}), a=2)
+    page = f"{ORDERS}{order.pk}/"
+    assert offered(admin_client, page) == {"cancel"}
+    get(admin_client, f"{page}cancel/")
+    assert (state(order.pk), on_hand()[0]) == ("pending", 1)
+    assert "is cancelled." in post(admin_client, f"{page}cancel/", {})
+    assert (state(order.pk), on_hand()[0]) == ("cancelled", 3)
+    assert LogEntry.objects.get().change_message == "Cancelled."
+    assert offered(admin_client, page) == set()
+    assert "had been cancelled before" in post(admin_client, f"{page}cancel/", {})
+    assert on_hand()[0] == 3
+    assert_conserved()
+
+
+def test_a_paid_order_is_not_cancelled(admin_client: Client) -> None:
+    order = bought(on_sale({"a": 3}), a=1)
+    Order.objects.update(state="paid")
+    assert offered(admin_client, f"{ORDERS}{order.pk}/") == {"refund-items"}
+    assert "The order is paid." in post(admin_client, f"{ORDERS}{order.pk}/cancel/", {})
+    assert state(order.pk) == "paid"
+
+
+def test_a_paused_sale_is_closed_too(admin_client: Client) -> None:
+    offer = on_sale({"a": 3})
+    lifecycle.pause(offer.sale)
+    post(admin_client, f"{SALES}{offer.sale}/close/", {})
+    assert Sale.objects.get().closes_at <= timezone.now()
+
+
+# Dead letters
+
+LETTERS = "/admin/shop/order/dead-letters/"
+
+
+def letter(redis: Redis, name: str, at: str = "*") -> None:
+    redis.xadd(DEAD_LETTERS, {"id": name, "request": "<b>2 of a</b>", "reason": f"no {name}"}, id=at)
+
+
+def named(redis: Redis) -> list[str]:
+    return [name for _, name, _, _ in DeadLetters(redis).newest()]
+
+
+def test_an_operator_settles_what_the_page_has_shown(redis: Redis, staff: Callable[..., Client]) -> None:
+    letter(redis, "first", "1000-0")
+    letter(redis, "second", "2000-1")
+    client = staff("view_order", "change_order")
+    page = client.get(LETTERS).content.decode()
+    assert ("no first" in page, "no second" in page, "&lt;b&gt;2 of a" in page) == (True, True, True)
+    letter(redis, "third", "2000-2")
+    until = re.search(r'name="until" value="([\d-]+)"', page)
+    assert client.post(LETTERS, {"until": until and until[1]}).url == "/admin/"  # type: ignore[attr-defined]
+    assert named(redis) == ["third"]
+    assert "2 dead letters are settled." in client.get("/admin/", follow=True).content.decode()
+
+
+@pytest.mark.parametrize("until", [None, "", "soon", "-1", "9999999999999"])
+def test_a_form_without_a_time_settles_nothing(redis: Redis, staff: Callable[..., Client], until: str | None) -> None:
+    letter(redis, "first")
+    answer = staff("view_order", "change_order").post(LETTERS, {} if until is None else {"until": until})
+    assert (answer.status_code, named(redis)) == (200, ["first"])
+
+
+def test_only_who_may_change_orders_may_settle(redis: Redis, staff: Callable[..., Client]) -> None:
+    letter(redis, "first")
+    client = staff("view_order")
+    assert [
+        client.get(LETTERS).status_code,
+        client.post(LETTERS, {"until": "9999999999999-0"}).status_code,
+    ] == [403, 403]
+    assert named(redis) == ["first"]
+    assert "Settle them" not in str(client.get("/admin/live/").json())
+    assert "Settle them" in str(staff("view_order", "change_order").get("/admin/live/").json())
+
+
+def test_while_redis_is_away_the_page_does_not_say_that_there_is_none(
+    staff: Callable[..., Client], redis_gone: Gone
+) -> None:
+    client = staff("view_order", "change_order")
+    assert "There are no dead letters" in client.get(LETTERS).text
+    with redis_gone():
+        assert client.get(LETTERS).url == "/admin/"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Every page of the admin: it opens, its title names it, and its dates have one format."""
+"""Every page of the admin: it opens, its title names it, its dates have one format, and an empty list says so."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import formats
 from redis import Redis
 
+from tests.factories import on_sale
 from tests.shop.busy_shop import BusyShop
-from tests.shop.conftest import Gone, raising
-from tests.shop.test_admin import ORDERS, PAYMENTS, SALES, get, text
+from tests.shop.conftest import Gone, buy, raising
+from tests.shop.test_admin import ORDERS, PAYMENTS, REFUNDS, SALES, get, text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -27,6 +29,7 @@ FOREIGN = re.compile(
     r"|\d{4}-\d\d-\d\d \d\d:\d\d(?!:\d\d)"
 )
 """Dates and times in other formats than 2026-11-27 20:30:00."""
+LOADED = re.compile(r'<(?:script|link|img)[^>]* (?:src|href)="([^"]+)"')
 OURS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 ANSWERS = {
     "admin_live": "JSON",
@@ -72,7 +75,7 @@ def wrong_with(title: str) -> str:
     return ""
 
 
-def test_every_page_opens_and_has_a_title_and_dates_of_its_own(shop: BusyShop) -> None:
+def test_every_page_has_a_title_and_dates_of_its_own_and_loads_nothing_foreign(shop: BusyShop) -> None:
     wrong: list[tuple[str, str]] = []
     titles, names, dated = {}, set(), 0
     for name, path, page in shop.pages():
@@ -84,6 +87,9 @@ def test_every_page_opens_and_has_a_title_and_dates_of_its_own(shop: BusyShop) -
         if model and (its_name := known_by(shop, model, name)) not in titles[path]:
             wrong.append((path, f"“{titles[path]}” does not name {its_name}"))
         wrong += [(path, found) for found in FOREIGN.findall(seen(page))]
+        loaded = LOADED.findall(page)
+        assert loaded, path
+        wrong += [(path, address) for address in loaded if not address.startswith(("/", "data:"))]
         dated += bool(OURS.search(seen(page)))
     assert wrong == []
     same = [title for title in titles.values() if [*titles.values()].count(title) > 1]
@@ -105,33 +111,24 @@ def known_by(shop: BusyShop, model: str, name: str) -> str:
     return str(opts.model._default_manager.get(pk=shop.ids[model]))
 
 
-@pytest.mark.parametrize(
-    ("title", "complaint"),
-    [
-        ("Orders | Last Unit", ""),
-        ("A | Change product | Last Unit", ""),
-        ("Last Unit", "does not name"),
-        (" | Last Unit", "does not name"),
-        ("Orders", "does not name"),
-        ("Orders | Orders | Last Unit", "twice"),
-        ("Last Unit | Last Unit", "twice"),
-        ("Delete | Last Unit", "of what"),
-    ],
-)
-def test_a_wrong_title_is_found(title: str, complaint: str) -> None:
-    """Negative control."""
-    found = wrong_with(title)
-    assert (complaint in found, bool(found)) == (True, bool(complaint))
-
-
-@pytest.mark.parametrize(
-    "date",
+TITLES = {
+    "": ("Orders | Last Unit", "A | Change product | Last Unit"),
+    "does not name": ("Last Unit", " | Last Unit", "Orders"),
+    "twice": ("Orders | Orders | Last Unit", "Last Unit | Last Unit"),
+    "of what": ("Delete | Last Unit",),
+}
+DATES = (
     ["Nov. 27, 2026, 8 p.m.", "Nov. 27, 2026", "27 November 2026", "8:30 p.m.", "today, noon", "11/27/2026",
-     "27.11.2026", "2026-11-27T20:30:00", "2026-11-27 20:30"],
+     "27.11.2026", "2026-11-27T20:30:00", "2026-11-27 20:30"]
 )  # fmt: skip
-def test_a_foreign_date_is_found(date: str) -> None:
+
+
+def test_a_wrong_title_and_a_foreign_date_are_found() -> None:
     """Negative control."""
-    assert FOREIGN.search(f"since {date}, by")
+    for complaint, titles in TITLES.items():
+        for found in map(wrong_with, titles):
+            assert (complaint in found, bool(found)) == (True, bool(complaint)), found
+    assert [date for date in DATES if not FOREIGN.search(f"since {date}, by")] == []
     assert not FOREIGN.search("since 2026-11-27 20:30:00, may be 5 amounts")
 
 
@@ -181,3 +178,29 @@ def test_errors_have_pages_of_the_shop(
     monkeypatch.setattr("shop.admin.orders.OrderAdmin.get_queryset", raising(ValueError("ours")))
     shop.client.raise_request_exception = False
     assert_own(shop.client.get(ORDERS), 500, "The shop has failed at this page")
+
+
+# Lists without rows
+
+
+def test_each_list_says_what_leads_to_its_first_row(admin_client: Client) -> None:
+    for model, its_admin in admin.site._registry.items():
+        page = get(admin_client, f"/admin/{model._meta.app_label}/{model._meta.model_name}/")
+        if model is not User:  # The list of users contains the user who views it.
+            assert its_admin.none_yet in text(page), model  # type: ignore[attr-defined]
+        assert ("yielded" in page, "Show all" in page) == (False, False), model
+
+
+def test_only_who_may_add_a_row_is_led_to_it(admin_client: Client, staff: Callable[..., Client]) -> None:
+    add = 'href="/admin/shop/product/add/">Add product'
+    assert add in get(admin_client, "/admin/shop/product/")
+    assert add not in get(staff("view_product"), "/admin/shop/product/")
+    assert "/admin/shop/refund/add" not in get(admin_client, REFUNDS)
+
+
+@pytest.mark.parametrize("query", [{"q": "nobody"}, {"state": "refunded"}])
+def test_a_list_without_a_match_leads_to_all_rows(admin_client: Client, query: dict[str, str]) -> None:
+    buy(on_sale({"a": 3}), a=1)
+    page = get(admin_client, ORDERS, **query)
+    assert "No orders match the search and the filters. Show all 1" in text(page)
+    assert "No orders" not in get(admin_client, ORDERS)
