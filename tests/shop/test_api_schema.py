@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -16,9 +15,8 @@ from shop.api import schema_view
 from shop.api.problems import PROBLEMS
 from shop.api.schema import EVERYWHERE
 from shop.api.schema_view import Schema
-from shop.payments import signatures
 from tests.factories import on_sale
-from tests.shop.conftest import Buyer, order_body
+from tests.shop.conftest import Buyer, Provider, order_body
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -49,9 +47,8 @@ def test_every_problem_is_declared_with_its_status(described: dict[str, Any]) ->
         for operation in operations.values():
             slugs = set()
             for status, answer in operation["responses"].items():
-                for slug, example in (
-                    answer.get("content", {}).get("application/problem+json", {}).get("examples", {}).items()
-                ):
+                problem = answer.get("content", {}).get("application/problem+json", {})
+                for slug, example in problem.get("examples", {}).items():
                     assert (slug, str(example["value"]["status"])) == (PROBLEMS[slug].slug, status)
                     slugs.add(slug)
             assert slugs >= {problem.slug for problem in EVERYWHERE}
@@ -68,24 +65,23 @@ def test_the_example_of_an_order_is_valid(described: dict[str, Any], buyer: Buye
     assert buyer.order(order_body(offer, a=1), key=key["value"]).status_code == 201
 
 
-def test_the_example_of_a_payment_is_valid(described: dict[str, Any], buyer: Buyer, settings: Any) -> None:
+def test_the_example_of_a_payment_is_valid(
+    described: dict[str, Any], buyer: Buyer, provider: Provider, settings: Any
+) -> None:
     settings.PAYMENT_SECRET = "shared"
     operation = described["paths"]["/api/payments/"]["post"]
     (example,) = operation["requestBody"]["content"]["application/json"]["examples"].values()
     assert "security" not in operation or operation["security"] == [{}]
-    assert paid(json.dumps(example["value"]).encode()).json()["outcome"] == "unmatched"
+    assert provider.reports(example["value"]).json()["outcome"] == "unmatched"
     order = buyer.order(order_body(on_sale({"a": 2}, price="9.90"), a=2)).json()["id"]
-    assert paid(json.dumps({**example["value"], "order": order}).encode()).json()["outcome"] == "paid"
-
-
-def paid(body: bytes) -> Any:
-    """Report a payment with a valid signature."""
-    headers = {signatures.HEADER: signatures.sign(body)}
-    return APIClient().generic("POST", "/api/payments/", body, content_type="application/json", headers=headers)
+    assert provider.reports({**example["value"], "order": order}).json()["outcome"] == "paid"
 
 
 def test_every_operation_has_a_tag_and_a_summary(visitor: APIClient) -> None:
-    schema = visitor.get("/api/schema/", headers={"Accept": "application/vnd.oai.openapi+json"}).json()
+    answer = visitor.get("/api/schema/", headers={"Accept": "application/vnd.oai.openapi+json"})
+    schema = answer.json()
+    assert visitor.get("/api/schema/?format=json").json() == schema
+    assert answer.headers["Content-Type"] == "application/vnd.oai.openapi+json"
     operations = {(path, method): each for path, ops in schema["paths"].items() for method, each in ops.items()}
     assert {tuple(each["tags"]) for each in operations.values()} == {
         ("chargebacks",), ("orders",), ("payments",), ("sales",), ("token",),
@@ -131,6 +127,6 @@ def test_the_query_changes_nothing_in_the_schema(
 
 
 def test_the_page_of_the_api_names_its_language(visitor: APIClient) -> None:
-    page = visitor.get("/api/docs/", headers={"Accept": "text/html"}).content.decode()
+    page = visitor.get("/api/docs/", headers={"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}).content.decode()
     assert '<html lang="en">' in page
     assert "<title>API of Last Unit</title>" in page

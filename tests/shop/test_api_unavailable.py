@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -20,11 +19,10 @@ from shop.api import health
 from shop.orders import place
 from shop.orders.queued import save_queued
 from shop.orders.saving import Saver, save
-from shop.payments import signatures
 from shop.sales import offers
 from tests.factories import SAVING, OnSale, close_connections, elsewhere, fast_and_slow, on_sale, orders_in
 from tests.locking.proxy import Proxy
-from tests.shop.conftest import Buyer, Gone, assert_problem, order_body, raising
+from tests.shop.conftest import Buyer, Gone, Provider, assert_problem, order_body, payment, raising
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -45,6 +43,7 @@ def test_without_redis_strategies_that_need_it_answer_503(
             assert orders_in() == 0
         else:
             assert answer.status_code == 201
+            assert_found_by_a_retry(buyer, offer)
     assert_bought_once(buyer, offer)
 
 
@@ -68,20 +67,13 @@ def test_without_redis_orders_go_on(buyer: Buyer, redis_gone: Gone) -> None:
         assert buyer.get("/api/sales/").status_code == 200
 
 
-def report(payment: dict[str, str]) -> Any:
-    """Report a payment, as the provider does."""
-    body = json.dumps(payment).encode()
-    headers = {signatures.HEADER: signatures.sign(body)}
-    return APIClient().generic("POST", "/api/payments/", body, content_type="application/json", headers=headers)
-
-
 CALLS: dict[str, Callable[[Buyer, dict[str, Any]], Any]] = {
     "order": lambda buyer, body: buyer.order(body),
     "list": lambda buyer, body: buyer.get("/api/orders/"),
     "look": lambda buyer, body: buyer.get(f"/api/orders/{uuid4()}/"),
     "pay": lambda buyer, body: buyer.post(f"/api/orders/{uuid4()}/pay/"),
     "cancel": lambda buyer, body: buyer.post(f"/api/orders/{uuid4()}/cancel/"),
-    "payment": lambda buyer, body: report({"reference": "pay_1", "order": str(uuid4()), "amount": "9.90"}),
+    "payment": lambda buyer, body: Provider().reports(payment(uuid4())),
     "sales": lambda buyer, body: buyer.get("/api/sales/"),
     "sale": lambda buyer, body: buyer.get("/api/sales/1/"),
     "token": lambda buyer, body: buyer.post("/api/token/", {"username": "a", "password": "b"}, format="json"),
