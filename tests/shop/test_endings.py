@@ -118,15 +118,6 @@ def test_many_that_end_together_take_one_statement_more(offer: OnSale) -> None:
     assert Ending.objects.count() == 4
 
 
-@pytest.mark.parametrize("strategy", ["guarded-update", "group-commit", "lua"])
-def test_placing_an_order_does_not_touch_the_table(strategy: str) -> None:
-    offer = on_sale({"a": 9}, strategy=strategy)
-    with CaptureQueriesContext(connection) as queries:
-        buy(offer, a=1)
-    assert len(queries) > 1
-    assert not [each for each in queries if "shop_ending" in each["sql"]]
-
-
 def test_a_repeated_cancellation_leaves_the_first_one(order: UUID) -> None:
     cancel_by_operator(order)
     before = Ending.objects.values().get()
