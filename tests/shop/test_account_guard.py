@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from allauth.account import forms
 from allauth.account.adapter import DefaultAccountAdapter
-from django.conf import settings as django_settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import User
 from django.core import mail
@@ -65,18 +64,11 @@ def form_of_sign_up(number: int) -> dict[str, str]:
 # Guesses of passwords
 
 
-def test_there_is_one_backend_and_it_is_guarded() -> None:
-    assert django_settings.AUTHENTICATION_BACKENDS == ["shop.accounts.guesses.GuardedBackend"]
-
-
 @pytest.mark.parametrize("guarded", [True, False])
 def test_a_log_in_by_address_counts_against_the_same_account(
     settings: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    """Log-ins by name and by mail address count for the same account.
-
-    Negative control: allauth does not limit guesses.
-    """
+    """They count for the same account as log-ins by name. Negative control: allauth does not limit guesses."""
     new_user()
     settings.GUESSES_PER_ACCOUNT = 3
     if not guarded:
@@ -246,10 +238,7 @@ def test_nobody_learns_which_addresses_have_an_account(client: Client, page: str
 def test_a_sign_up_takes_a_hash_with_a_known_address_too(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sign-up with a known mail address also hashes, so its duration reveals nothing.
-
-    Negative control: without the hash, it succeeds although the process is busy.
-    """
+    """Its duration reveals nothing. Negative control: without the hash, it succeeds although the process is busy."""
     new_user()
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     known = {**ADA, "username": "new"}

@@ -34,6 +34,7 @@ from shop.runtime import door, gateway
 from shop.runtime.door import Door
 from shop.runtime.serve import web_command
 from tests.factories import new_customer, on_sale
+from tests.shop.conftest import order_body
 from tests.shop.web_server import CHECKOUT, ask, connect, received, web_server
 from tests.waiting import PATIENCE, wait_for
 
@@ -58,8 +59,7 @@ def port(server: tuple[int, psutil.Process]) -> int:
 @on_postgres
 def test_clients_that_send_their_body_slowly_hold_no_thread(port: int) -> None:
     """Clients that send their bodies slowly hold no thread, although they outnumber the threads. They get 408."""
-    offer = on_sale({"a": 1})
-    order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})
+    order = json.dumps(order_body(on_sale({"a": 1}), a=1))
     headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json"}
     with ExitStack() as clients:
         slow = [clients.enter_context(connect(port, DRIP)) for _ in range(200)]
@@ -134,11 +134,8 @@ def test_metrics_are_for_this_machine(port: int) -> None:
 
 
 def test_the_server_promises_idle_connections_less_than_it_keeps_them(port: int) -> None:
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    client.request("GET", CHEAP)
-    response = client.getresponse()
-    response.read()
-    assert response.headers["Keep-Alive"] == f"timeout={limits.ANNOUNCED_IDLE}"
+    with connect(port, f"GET {CHEAP} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as client:
+        assert f"keep-alive: timeout={limits.ANNOUNCED_IDLE}\r\n".encode() in client.recv(4096).lower()
     assert limits.ANNOUNCED_IDLE < limits.HEAD
 
 
@@ -156,10 +153,7 @@ def test_a_long_body_is_refused_at_every_address_before_it_is_sent(port: int, pa
 
 @pytest.mark.parametrize("path", ["/api/orders/", "/api/sales/", "/admin/login/", "/none"])
 def test_a_body_that_nobody_reads_leaves_the_connection_usable(port: int, path: str) -> None:
-    """After a body that the shop does not read, the connection stays usable.
-
-    Each request is refused before its body: for its token, its method, its CSRF token or its address.
-    """
+    """Each request is refused before its body: for its token, its method, its CSRF token or its address."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.connect()
     used = connection.sock
@@ -193,8 +187,7 @@ def test_paths_headers_and_files_arrive_as_they_were_sent(port: int) -> None:
 @on_postgres
 def test_a_stopping_server_loses_no_request() -> None:
     """A stopping server answers the requests that it has accepted, and announces that it closes a connection."""
-    offer = on_sale({"a": 1})
-    order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
+    order = json.dumps(order_body(on_sale({"a": 1}), a=1)).encode()
     token = access_token(new_customer())
     head = (
         f"POST /api/orders/ HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
@@ -264,8 +257,7 @@ def test_a_server_that_is_told_to_stop_while_it_starts_stops() -> None:
 def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Process]) -> None:
     """500 clients that send a byte a second raise the CPU time per order by at most a tenth."""
     port, process = server
-    offer = on_sale({"a": 100_000})
-    order = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}).encode()
+    order = json.dumps(order_body(on_sale({"a": 100_000}), a=1)).encode()
     numbers = count()
 
     def orders(amount: int) -> None:
@@ -494,23 +486,15 @@ def test_a_client_that_cannot_be_answered_ends_no_thread(monkeypatch: pytest.Mon
 
 
 def test_a_request_that_was_answered_while_it_waited_is_not_begun() -> None:
-    begun, go_on = SimpleQueue[object](), threading.Event()
-
-    def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:
-        begun.put(environ["QUERY_STRING"])
-        go_on.wait()
-        start_response("200 OK", [])
-        return HttpResponse()
-
-    served = Door(application, threads=1)
+    served, begun, go_on = door_of_one_thread()
     requests = [Request() for _ in range(3)]
     for number, request in enumerate(requests):
-        request.query_string = str(number)
+        request.path = f"/{number}/"
         served.admit(request, request)
-    assert begun.get() == "0"
+    assert begun.get() == "/0/"
     del served._deadlines[requests[1]]  # The check of deadlines does this before it responds.
     go_on.set()
-    assert begun.get() == "2"
+    assert begun.get() == "/2/"
 
 
 @pytest.mark.parametrize(("header", "reaches"), [("x-forwarded-for", True), ("x_forwarded_for", False)])
