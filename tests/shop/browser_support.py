@@ -18,43 +18,28 @@ AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 ORDERS, TOKEN = "**/api/orders/", "**/account/token/"
 
-SAYS = {
-    "en": {
-        "coming": "Opens in ",
-        "buy": "Buy",
-        "buying": "Buying…",
-        "queued": "In the queue, place 1",
-        "yours": "Yours. 14:5",
-        "paused": "Paused",
-        "sold out": "Sold out",
-        "limit": "Limit reached",
-        "price": "Buy for 12.00 EUR",
-        "offline": "No connection",
-        "log in": "Log in to buy",
-        "over": "The sale is over",
-        "enter": "Enter the waiting room",
-        "place": "You are number 101",
-        "nothing lost": "No connection: nothing is lost. The order goes on by itself.",
-    },
-    "zh-hans": {
-        "coming": "后开售",
-        "buy": "购买",
-        "buying": "正在下单……",
-        "queued": "排队中，第 1 位",
-        "yours": "抢到了，剩余付款时间 14:5",
-        "paused": "已暂停",
-        "sold out": "售罄",
-        "limit": "已达限购数量",
-        "price": "以 12.00 EUR 购买",
-        "offline": "网络已断开",
-        "log in": "登录后购买",
-        "over": "活动已结束",
-        "enter": "进入等候室",
-        "place": "您是第 101 位",
-        "nothing lost": "网络已断开，但什么都不会丢。恢复后订单会自动继续。",
-    },
+TEXTS = {
+    "coming": ("Opens in ", "后开售"),
+    "buy": ("Buy", "购买"),
+    "buying": ("Buying…", "正在下单……"),
+    "queued": ("In the queue, place 1", "排队中，第 1 位"),
+    "yours": ("Yours. 14:5", "抢到了，剩余付款时间 14:5"),
+    "paused": ("Paused", "已暂停"),
+    "sold out": ("Sold out", "售罄"),
+    "limit": ("Limit reached", "已达限购数量"),
+    "price": ("Buy for 12.00 EUR", "以 12.00 EUR 购买"),
+    "offline": ("No connection", "网络已断开"),
+    "log in": ("Log in to buy", "登录后购买"),
+    "over": ("The sale is over", "活动已结束"),
+    "enter": ("Enter the waiting room", "进入等候室"),
+    "place": ("You are number 101", "您是第 101 位"),
+    "nothing lost": (
+        "No connection: nothing is lost. The order goes on by itself.",
+        "网络已断开，但什么都不会丢。恢复后订单会自动继续。",
+    ),
 }
-EN = SAYS["en"]
+EN, ZH = ({name: texts[column] for name, texts in TEXTS.items()} for column in (0, 1))
+SAYS = {"en": EN, "zh-hans": ZH}
 
 READERS = [
     pytest.param(language, viewport, id=f"{language}-{name}")

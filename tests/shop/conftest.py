@@ -141,18 +141,13 @@ ADVISES_TO_WAIT = {
 
 
 def assert_problem(response: Any, status: int, slug: str, *, pointers: Sequence[str] | None = None) -> dict[str, Any]:
-    """Check that the response is a complete problem document whose type is a URL that explains it.
-
-    Args:
-        pointers: the pointers of its `errors` in order; None for any.
-    """
+    """Check that it is a complete problem document, explained at the URL of its type, with `errors` at the pointers."""
     assert (response.status_code, response.headers["Content-Type"]) == (status, "application/problem+json")
     document: dict[str, Any] = json.loads(response.content)
     assert (document["type"], document["status"]) == (f"/api/problems/{slug}/", status)
-    assert isinstance(document["title"], str)
-    assert document["title"]
-    assert isinstance(document["detail"], str)
-    assert document["detail"]
+    for name in ("title", "detail"):
+        assert isinstance(document[name], str)
+        assert document[name]
     assert ("`errors`" in document["detail"]) is ("errors" in document), "it names what it does not list"
     assert ("Retry-After" in response.headers) is (slug in ADVISES_TO_WAIT)
     if "Retry-After" in response.headers:
@@ -234,12 +229,9 @@ def raising(error: BaseException) -> Callable[..., NoReturn]:
 
 
 def race(first: Callable[[], Any], second: Callable[[], Any], **at: str) -> tuple[Any, Any]:
-    """Run `second` in another thread when `first` has reached a statement. Return both results.
+    """Run `second` in another thread when `first` is at a statement; see `interleaved`. Return both results.
 
     `first` continues when `second` is done or waits for a lock in Postgres.
-
-    Args:
-        at: the statement, as `before` or `after`; see `interleaved`.
     """
     started: list[Future[Any]] = []
     with ThreadPoolExecutor(1) as pool:

@@ -85,8 +85,7 @@ def count_once() -> None:
 def wait_once_for_the_pool(folder: Path, address: str, seconds: SimpleQueue[float]) -> None:
     """Wait for the only connection of a pool, which another caller holds, and report the pool twice.
 
-    Args:
-        seconds: gets the time from before the wait until after it. A busy machine may need any time.
+    Put the time from before the wait until after it into `seconds`: a busy machine may need any time.
     """
     pool = ConnectionPool(address, min_size=1, max_size=1)
     pool.wait()  # The first caller is not to wait for the connection to be opened.

@@ -43,11 +43,7 @@ def provider_command(*arguments: str) -> list[str]:
 
 @contextmanager
 def provider_process(port: int, shop: str) -> Iterator[subprocess.Popen[str]]:
-    """Run `manage.py provider` until it responds.
-
-    Args:
-        shop: address of the shop to which it reports payments.
-    """
+    """Run `manage.py provider`, which reports payments to the address of a shop, and wait until it responds."""
     command = provider_command("--port", str(port), "--shop", shop)
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -75,11 +71,7 @@ def session_of(customer: int) -> str:
 
 
 def login_cookies(customer: int, address: str) -> list[Any]:
-    """Return the cookies of a browser in which a customer is logged in, for Playwright.
-
-    Args:
-        address: URL of a page of the shop.
-    """
+    """Return the cookies of a browser in which a customer is logged in to the shop at an address, for Playwright."""
     cookies = {settings.SESSION_COOKIE_NAME: session_of(customer), login_hint.COOKIE: login_hint.value_for(customer)}
     url = urljoin(address, "/")  # else the cookies would be for this path alone
     return [{"name": name, "value": value, "url": url} for name, value in cookies.items()]
@@ -94,11 +86,7 @@ def hidden(page: str) -> dict[str, str]:
 
 
 class Buyer:
-    """A buyer whose browser runs no JavaScript.
-
-    Args:
-        shop: address of the shop.
-    """
+    """A buyer whose browser runs no JavaScript."""
 
     def __init__(self, shop: str, customer: int) -> None:
         self._shop = shop

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core import mail
 from playwright.sync_api import Page, sync_playwright
 from redis import Redis
 
 from tests.browser import launch, needs_chromium
+from tests.shop.browser_support import DESKTOP, PHONE, assert_accessible
+from tests.shop.test_account_pages import link
 
-AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
-PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 SHOTS = os.environ.get("SCREENSHOTS", "")
 """Folder for screenshots of every page. Without it, no screenshots are made."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    needs_chromium,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_chromium]
 
 
 class Walk:
@@ -58,18 +51,8 @@ class Walk:
         self.page.wait_for_load_state("load")
         if SHOTS:
             self.page.screenshot(path=f"{SHOTS}/{self.name}-{self.seen:02}.png", full_page=True)
-        found = self.page.evaluate("axe.run()")
-        self.complaints += [f"{self.page.url}: {each['id']}: {each['help']}" for each in found["violations"]]
-        if self.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            self.complaints.append(f"{self.page.url}: wider than the screen")
-        if self.page.locator("h1").count() != 1:
-            self.complaints.append(f"{self.page.url}: not one heading")
-
-    def link(self) -> str:
-        """Return the address of the link in the newest mail."""
-        found = re.search(r"http://\S+", str(mail.outbox[-1].body))
-        assert found
-        return found[0]
+        assert_accessible(self.page)
+        assert self.page.locator("h1").count() == 1, self.page.url
 
 
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
@@ -78,7 +61,6 @@ def test_from_sign_up_to_a_new_password(live_server: Any, redis: Redis, size: An
     with sync_playwright() as playwright:
         browser = launch(playwright)
         context = browser.new_context(viewport=size, locale=language, base_url=live_server.url)
-        context.add_init_script(path=AXE)
         walk = Walk(context.new_page(), f"{size['width']}-{language[:2]}")
         page = walk.page
         walk.go("/sales/")
@@ -87,7 +69,7 @@ def test_from_sign_up_to_a_new_password(live_server: Any, redis: Redis, size: An
         walk.fill(username="ada", email="ada@example.com", password1="short")
         assert page.locator("#id_password1[aria-invalid]").count() == 1
         walk.fill(username="ada", email="ada@example.com", password1="the right one")
-        walk.go(walk.link())
+        walk.go(link())
         walk.press("main form .button")
         walk.fill(login="ada@example.com", password="wrong")
         walk.fill(login="ada@example.com", password="the right one")
@@ -101,7 +83,7 @@ def test_from_sign_up_to_a_new_password(live_server: Any, redis: Redis, size: An
         walk.go("/account/login/")
         walk.press("a[href='/account/password/reset/']")
         walk.fill(email="ada@example.com")
-        walk.go(walk.link())
+        walk.go(link())
         walk.fill(password1="a new one 2026", password2="a new one 2026")
         walk.press("main a.button")
         walk.fill(login="ada", password="a new one 2026")

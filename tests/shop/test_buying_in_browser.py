@@ -269,10 +269,7 @@ def test_at_the_limit_the_page_says_so_and_leads_to_the_orders(enter: Enter) -> 
 
 @pytest.mark.parametrize("sent", [True, False])
 def test_a_new_price_is_shown_and_asked_for(enter: Enter, *, sent: bool) -> None:
-    """A new price is shown and needs another click.
-
-    Negative control: an order without the shown price sells at the new one.
-    """
+    """Negative control: an order without the shown price sells at the new one."""
     customer, offer, address = prepared(price="9.90")
     context = enter(customer)
     page = opened(context, address)

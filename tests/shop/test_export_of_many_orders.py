@@ -18,11 +18,11 @@ import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection
-from django.test import Client
 from redis import Redis
 
 from shop.models import Order
 from tests.factories import new_customer, on_sale
+from tests.shop.payment_support import session_of
 from tests.shop.test_admin import ORDERS
 from tests.shop.web_server import ask, web_server
 from tests.waiting import wait_for
@@ -118,9 +118,7 @@ def slow_export(port: int, session: str) -> Iterator[Callable[[], list[str]]]:
 @pytest.fixture
 def session() -> str:
     """The session of an operator."""
-    client = Client()
-    client.force_login(User.objects.create_superuser("operator"))
-    return client.cookies[settings.SESSION_COOKIE_NAME].value
+    return session_of(User.objects.create_superuser("operator").pk)
 
 
 def worker_of(server: subprocess.Popen[bytes]) -> psutil.Process:
