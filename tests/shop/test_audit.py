@@ -145,9 +145,10 @@ def test_received_without_a_movement_breaks_the_law(sold: None, capsys: pytest.C
     assert [row.conserved for row in without_movements] == [True, True]
 
 
-def test_the_command_checks_the_named_skus_only(sold: None) -> None:
+def test_the_command_checks_the_named_skus_only(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
     lose_a_unit()
     assert [run_audit(sku) for sku in "ab"] == [0, 1]
+    assert capsys.readouterr().out.startswith("Conserved: 1 sku, 2 units sold, none of them twice.\n")
     with pytest.raises(CommandError, match="There is no stock of unknown") as refused:
         run_audit("a", "unknown")
     assert refused.value.returncode == 2
