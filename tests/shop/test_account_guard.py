@@ -68,7 +68,7 @@ def form_of_sign_up(number: int) -> dict[str, str]:
 def test_a_log_in_by_address_counts_against_the_same_account(
     settings: Any, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    """They count for the same account as log-ins by name. Negative control: allauth does not limit guesses."""
+    """Log-ins by name and by address count together. Negative control: allauth does not limit guesses."""
     new_user()
     settings.GUESSES_PER_ACCOUNT = 3
     if not guarded:
@@ -238,7 +238,7 @@ def test_nobody_learns_which_addresses_have_an_account(client: Client, page: str
 def test_a_sign_up_takes_a_hash_with_a_known_address_too(
     client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its duration reveals nothing. Negative control: without the hash, it succeeds although the process is busy."""
+    """The duration reveals nothing. Negative control: without the hash, it succeeds although the process is busy."""
     new_user()
     monkeypatch.setattr(hashers, "WAIT", 0.0)
     known = {**ADA, "username": "new"}

@@ -422,7 +422,7 @@ def test_only_the_pages_that_a_buyer_needs_are_there() -> None:
 
 @pytest.mark.parametrize("away", [True, False])
 def test_without_a_mail_server_the_page_says_so(client: Client, settings: Any, away: bool) -> None:
-    """The page says so, and reveals no accounts. Negative control: with a mail server, it sends the mail."""
+    """The page reveals no accounts. Negative control: with a mail server, the mail is sent."""
     new_user()
     if away:
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"

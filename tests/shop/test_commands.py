@@ -270,7 +270,7 @@ def test_serve_warns_without_a_payment_secret_and_as_root(serve: Serve, monkeypa
 
 @pytest.mark.slow
 def test_the_web_server_may_open_a_file_for_each_connection() -> None:
-    """It raises its limit of open files. Each case runs in its own process, because a lowered limit stays."""
+    """The server raises its limit of open files. Each case runs in its own process, because a lowered limit stays."""
     expected = {
         (1800, 2000): (1800, 2000, 1000),  # high enough
         (256, 2000): (1512, 2000, 1000),  # raised as needed
