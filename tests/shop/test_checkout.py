@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from inventory import sold_out, stock
-from inventory.errors import OverLimit, SoldOut, StockBusy, StockReserved, TryAgain, UnknownCustomer
+from inventory.errors import OverLimit, SoldOut, StockBusy, StockReserved, StockUnavailable, TryAgain, UnknownCustomer
 from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
@@ -44,7 +44,7 @@ from tests.factories import (
     on_sale,
     orders_in,
 )
-from tests.shop.conftest import buy, race
+from tests.shop.conftest import Gone, buy, race
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -459,6 +459,16 @@ def test_a_retry_in_another_process_is_not_told_sold_out(customer: int, many_pro
     assert_books(a=(0, 1))
 
 
+@pytest.mark.parametrize("name", ["lua", "redis-lock", "segmented-redis", "segmented-lock"])
+def test_strategies_with_redis_are_unavailable_without_it(customer: int, redis_gone: Gone, name: str) -> None:
+    offer = on_sale({"a": 2}, strategy=name)
+    with redis_gone(), pytest.raises(StockUnavailable):
+        buy(offer, customer, key="mine", a=1)
+    assert orders_in() == 0
+    assert buy(offer, customer, key="mine", a=1).replayed is False
+    assert_books(a=(1, 1))
+
+
 @pytest.mark.parametrize("name", fast_and_slow(SAVING))
 def test_concurrent_orders_of_a_customer_keep_to_the_limit(customer: int, name: str) -> None:
     offer = on_sale({"a": 10}, strategy=name, limit=2)
@@ -504,6 +514,13 @@ def test_a_deleted_customer_buys_nothing(customer: int, name: str) -> None:
     offer = on_sale({"a": 1}, strategy=name)
     User.objects.filter(pk=customer).delete()
     with pytest.raises(UnknownCustomer):
+        buy(offer, customer, a=1)
+    assert_books(a=(1, 0))
+
+
+def test_placing_refuses_to_run_inside_a_transaction(customer: int) -> None:
+    offer = on_sale({"a": 1})
+    with transaction.atomic(), pytest.raises(RuntimeError):
         buy(offer, customer, a=1)
     assert_books(a=(1, 0))
 
