@@ -1,24 +1,30 @@
-"""The opening of a sale in Chromium: the countdown follows the shop's clock, and nothing moves when it ends."""
+"""A sale's page in Chromium: its first view without scripts, its weight, and its opening by the shop's clock."""
 
 from __future__ import annotations
 
+import gzip
+import re
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from playwright.sync_api import BrowserContext, Route, expect
 
-from shop.models import Sale
+from shop.models import Product, Sale
+from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
 from tests.browser import IN_BROWSER
-from tests.factories import new_customer, on_sale
+from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.browser_support import (
     EN,
     ORDERS,
+    SAYS,
     TOKEN,
     Enter,
     browser,
     button,
     enter,
+    for_each_reader,
     opened,
     orders_of,
     port,
@@ -26,6 +32,8 @@ from tests.shop.browser_support import (
     shows,
     sold,
 )
+from tests.shop.conftest import buy
+from tests.shop.web_server import CHECKOUT
 from tests.waiting import wait_for
 
 __all__ = ["browser", "enter", "port"]  # the fixtures
@@ -202,3 +210,56 @@ def without_pause(route: Route) -> None:
     script = response.text().replace("jitter = 1000 * Math.random()", "jitter = 0")
     assert script != response.text()
     route.fulfill(response=response, body=script)
+
+
+# The first view
+
+
+PICTURES = CHECKOUT / "shop" / "static" / "shop" / "products"
+MOST_BYTES = 60_000
+
+LEFT = {"en": ("5 left", "Sold out"), "zh-hans": ("剩余 5 件", "售罄")}
+NOT_OPEN = {"en": "Not open yet", "zh-hans": "尚未开售"}
+
+
+@for_each_reader
+def test_the_first_view_needs_no_script(enter: Enter, language: str, viewport: dict[str, int]) -> None:
+    """Without scripts, the page shows name, price, what is left, and a form that can be used."""
+    says, (some, none) = SAYS[language], LEFT[language]
+    states: dict[str, Callable[[OnSale], object]] = {
+        says["buy"]: lambda _: None,
+        says["paused"]: lambda offer: lifecycle.pause(offer.sale),
+        says["sold out"]: lambda offer: buy(offer, **dict.fromkeys(offer.products, 5)),
+    }
+    for label, happens in states.items():
+        _, offer, address = prepared()
+        happens(offer)
+        page = opened(enter(language=language, viewport=viewport, java_script_enabled=False), address)
+        expect(page.get_by_role("heading", level=2)).to_have_text("Mechanical keyboard")
+        expect(page.locator(".price")).to_have_text("9.90 EUR")
+        expect(page.locator(".left")).to_have_text(none if label == says["sold out"] else some)
+        form = page.locator(".buying button")
+        expect(form).to_have_text(label)
+        box = form.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] <= viewport["height"], "the button is in the first screen"
+        form.click(force=True)  # also where it is marked as disabled, because the form decides
+        page.wait_for_url(re.compile(r"/account/login/\?next=/sales/.*/buy/"))
+    _, _, address = prepared(opens=timedelta(minutes=30))
+    page = opened(enter(language=language, viewport=viewport, java_script_enabled=False), address)
+    expect(page.locator(".buying button")).to_have_text(NOT_OPEN[language])
+
+
+def test_the_page_with_its_picture_is_light(enter: Enter) -> None:
+    customer, _, address = prepared()
+    largest = max(PICTURES.iterdir(), key=lambda file: file.stat().st_size)
+    Product.objects.update(picture=f"/static/shop/products/{largest.name}")
+    context = enter(customer)
+    bodies: dict[str, bytes] = {}
+    context.on("requestfinished", lambda request: bodies.setdefault(request.url, request.response().body()))
+    page = opened(context, address)
+    page.wait_for_load_state("networkidle")
+    shows(page, SAYS["en"]["buy"])
+    sizes = {re.sub(".*/", "", url) or "page": len(gzip.compress(body)) for url, body in bodies.items()}
+    assert {"page", "base.css", "pages.css", "sale.js", "now.json"} <= set(sizes)
+    assert sum(sizes.values()) <= MOST_BYTES, sizes

@@ -1,4 +1,4 @@
-"""While a server is away, repeated work logs one line when the outage begins and one when it ends."""
+"""While a server is away: one log line when the outage begins and one when it ends, and how old an offer may be."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
+from inventory import caching
 from inventory.caching import Cache
-from inventory.outages import ANSWERING
+from inventory.outages import ANSWERING, Breaker
+from shop import limits
 from shop.api import health, throttles
 from shop.orders import expiry
 from shop.orders.expiry import expire_unpaid
 from shop.runtime import tasks
+from shop.sales import offers
 from tests.factories import on_sale
 from tests.shop.conftest import Buyer, Gone, assert_problem, buy, make_due, order_body
 
@@ -47,22 +51,24 @@ def fails_and_works_again(work: str, failures: int) -> list[str]:
     return [f"{work} fails, and", f"{work} works again, after {failures} failures in 0 s."]
 
 
-@pytest.mark.parametrize("work", ["Saving queued orders", "Reconciling"])
-def test_without_redis_a_task_logs_one_line(redis_gone: Gone, caplog: pytest.LogCaptureFixture, work: str) -> None:
-    on_sale({"a": 3}, strategy="lua-queue")
-    with redis_gone():
+@pytest.mark.parametrize(
+    ("server", "work"),
+    [
+        *(("redis_gone", work) for work in ("Saving queued orders", "Reconciling")),
+        ("full", "Saving queued orders"),
+        *(("postgres_gone", work) for work in TASKS),
+    ],
+)
+def test_without_a_server_a_task_logs_one_line(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, server: str, work: str
+) -> None:
+    gone: Gone = request.getfixturevalue(server)
+    buy(on_sale({"a": 3}, strategy="lua-queue"), a=1)
+    with gone():
         for _ in range(4):
             run(TASKS[work])
     run(TASKS[work])
     assert lines(caplog, work) == fails_and_works_again(work, 4)
-
-
-def test_with_a_full_redis_a_task_logs_one_line(full: Gone, caplog: pytest.LogCaptureFixture) -> None:
-    with full():
-        for _ in range(4):
-            run(tasks.save_queued_orders)
-    run(tasks.save_queued_orders)
-    assert lines(caplog, "Saving") == fails_and_works_again("Saving queued orders", 4)
 
 
 def test_without_redis_a_sale_that_cannot_be_preheated_logs_one_line(
@@ -74,18 +80,6 @@ def test_without_redis_a_sale_that_cannot_be_preheated_logs_one_line(
             run(tasks.advance_sales)
     run(tasks.advance_sales)
     work = f"Preheating or unloading sale {offer.sale}"
-    assert lines(caplog, work) == fails_and_works_again(work, 4)
-
-
-@pytest.mark.parametrize("work", TASKS)
-def test_without_postgres_a_task_logs_one_line(
-    postgres_gone: Gone, caplog: pytest.LogCaptureFixture, work: str
-) -> None:
-    buy(on_sale({"a": 3}, strategy="lua-queue"), a=1)
-    with postgres_gone():
-        for _ in range(4):
-            run(TASKS[work])
-    run(TASKS[work])
     assert lines(caplog, work) == fails_and_works_again(work, 4)
 
 
@@ -176,3 +170,88 @@ def test_the_health_check_ends_the_outage(
         assert_problem(buyer.get("/api/sales/"), 503, "unavailable")
     assert buyer.get("/health/").status_code == 200
     assert lines(caplog, ANSWERING) == fails_and_works_again(ANSWERING, 1)
+
+
+# Cached offers while Postgres does not respond
+
+
+class Clock:
+    """A monotonic clock that the test sets."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (caching, offers):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr(offers, "cache", caching.Cache())
+    monkeypatch.setattr(offers, "outage", Breaker(limits.REQUEST, clock=clock.monotonic))
+    return clock
+
+
+def test_an_offer_is_used_for_a_minute_and_not_longer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    sale = on_sale({"a": 1}).sale
+    known = offers.get(sale)
+    monkeypatch.setattr(offers, "read", away)
+    clock.now += 1 + offers.OUTAGE - 0.1
+    assert offers.get(sale) is known
+    clock.now += 0.1
+    with pytest.raises(OperationalError):
+        offers.get(sale)
+
+
+def test_one_caller_asks_again_after_a_second(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    sale = on_sale({"a": 1}).sale
+    offers.get(sale)
+    asked: list[int] = []
+
+    def away_while_others_ask(sale: int) -> None:
+        asked.append(sale)
+        if len(asked) == 2:
+            assert offers.get(sale) is not None, "another caller does not ask while this one waits"
+        away(sale)
+
+    monkeypatch.setattr(offers, "read", away_while_others_ask)
+    clock.now += 2
+    for _ in range(5):
+        assert offers.get(sale) is not None
+    assert len(asked) == 1
+    clock.now += offers.outage.retry
+    for _ in range(5):
+        assert offers.get(sale) is not None
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("ask", [offers.get, offers.get_newest], ids=["", "rereads the price"])
+def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
+    """Any response of Postgres ends the outage: from then on, offers are as young as before."""
+    sale = on_sale({"a": 1}).sale
+    known = offers.get(sale)
+    with monkeypatch.context() as silenced:
+        silenced.setattr(offers, "read", away)
+        clock.now += 2
+        assert offers.get(sale) is known
+    clock.now += offers.outage.retry
+    newest = ask(sale)
+    assert offers.get(sale) is newest is not known
+    clock.now += 1
+    assert offers.get(sale) is not newest
+
+
+def test_a_caller_with_a_young_offer_takes_no_turn_to_ask(clock: Clock, settings: Any) -> None:
+    settings.OFFER_TTL = 10
+    sale = on_sale({"a": 1}).sale
+    young = offers.get(sale)
+    offers.outage.begin()
+    clock.now += offers.outage.retry
+    assert offers.get(sale) is young
+    assert not offers.outage.is_another_callers(), "the turn is still to be taken"
+
+
+def away(sale: int) -> None:
+    raise OperationalError("no answer")

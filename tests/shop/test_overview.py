@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -30,9 +28,8 @@ from shop.models import Order, Sale
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.overview import alerts as alerting
-from shop.overview import cards, document, health, rooms, selling
+from shop.overview import cards, document, rooms, selling
 from shop.overview.alerts import FAILED, LONG_HOLD, OLD_QUEUE, SLOW, Alert, alerts
-from shop.overview.document import LEAST
 from shop.overview.health import Health
 from shop.overview.requests import Requests
 from shop.reconcile import reconcile_and_audit
@@ -105,14 +102,6 @@ def test_only_open_sales_are_shown_and_paused_ones_are_open() -> None:
 
 
 @pytest.mark.usefixtures("celery")
-def test_it_is_quiet_when_all_is_well() -> None:
-    assert asking() == []
-    for strategy in ("guarded-update", "lua-queue"):
-        buy(on_sale({strategy: 3}, strategy=strategy), **{strategy: 1})
-    assert asking() == []
-
-
-@pytest.mark.usefixtures("celery")
 def test_a_sale_that_was_not_loaded_in_time_asks_for_an_operator() -> None:
     """A sale that is still not loaded 15 s after its loading time needs an operator. Beat tries every 5 s."""
     soon, later = timedelta(seconds=40), timedelta(seconds=59)
@@ -125,15 +114,10 @@ def test_a_sale_that_was_not_loaded_in_time_asks_for_an_operator() -> None:
     assert asking() == []
 
 
-@pytest.mark.parametrize(("failed", "expected"), [(0.05, 0), (0.06, 1)])
-@pytest.mark.usefixtures("celery")
-def test_requests_that_end_with_errors_ask_for_an_operator(failed: float, expected: int) -> None:
-    figures = document.read()
-    found = alerts(figures.sales, figures.health, figures.report.broken, Requests({}, failed, None, None))
-    assert [each.section for each in found] == ["incidents.md#when-something-is-wrong"] * expected
-
-
-def test_slow_orders_ask_for_an_operator_at_the_threshold_of_prometheus() -> None:
+def test_requests_ask_for_an_operator_at_the_threshold_of_prometheus() -> None:
+    assert red(requests=Requests({}, FAILED, None, None)) == []
+    (failed,) = red(requests=Requests({}, FAILED + 0.01, None, None))
+    assert failed.section == "incidents.md#when-something-is-wrong"
     (rule,) = [each for each in rules() if each["alert"] == "OrdersSlow"]
     assert rule["expr"].endswith(f" > {SLOW:g}")
     (alert,) = red(requests=Requests({}, 0.0, 0.2, SLOW + 0.1))
@@ -208,12 +192,7 @@ RED: dict[str, dict[str, Any]] = {
     "found a broken.": {"reconciled": [replace(RECONCILED, broken=("a",))]},
     "The last two reconciliations": {"reconciled": [RECONCILED, RECONCILED]},
     "Redis does not answer:": {"redis_error": "Connection refused."},
-    "Redis refuses writes: the reason.": {
-        "redis_refusal": "the reason.",
-        "heartbeats": False,
-        "workers": 0,
-        "beats": 0,
-    },
+    "Redis refuses writes: why.": {"redis_refusal": "why.", "heartbeats": False, "workers": 0, "beats": 0},
     "No worker is alive:": {"workers": 0},
     "orders are queued, the oldest": {"queue": 5, "queue_age": OLD_QUEUE + 1},
     "Beat is not alive:": {"beats": 0},
@@ -296,11 +275,10 @@ def an_old_entry(redis: Redis) -> None:
     ],
 )
 def test_what_is_wrong_asks_for_an_operator(redis: Redis, wrong: Callable[[Any], object], section: str) -> None:
-    offer = on_sale({"a": 3}, strategy="lua-queue")
-    buy(offer, a=1)
+    buy(on_sale({"a": 3}, strategy="lua-queue"), a=1)
     if wrong is a_late_order:
         save_queued()
-    assert asking() == []
+    assert asking() == [], "it is quiet when all is well"
     wrong(redis)
     assert [each.section for each in asking()] == [section]
 
@@ -326,7 +304,7 @@ def test_drift_asks_for_an_operator_when_two_reconciliations_have_repaired_it(
     assert reconcile(wrong_by=2) == []
     assert reconcile(wrong_by=3) == ["incidents.md#redis-differs-stays"]
     shown = parts(staff("view_stockitem"))["figures"]
-    assert "Reconciled 0 s ago 1 repair, 3 units" in re.sub(r"\d+ s ago", "0 s ago", shown)
+    assert re.search(r"Reconciled \d+ s ago 1 repair, 3 units", shown)
     assert reconcile(wrong_by=0) == []
     assert repairs == [0, 1, 1, 0]
     assert redis.llen(reconciliations.KEY) == 2
@@ -374,9 +352,8 @@ def test_a_redis_that_refuses_writes_asks_for_an_operator_and_celery_is_unknown(
     redis.delete(heartbeat.KEY)  # Their last heartbeats are too old.
     with full() if kind == "full" else a_replica(redis):
         shown = parts(operator)
-        assert re.search(
-            f"^Redis refuses writes: .*{reason}.* docs/incidents.md#redis-refuses-writes$", shown["alerts"]
-        )
+        said = f"^Redis refuses writes: .*{reason}.* docs/incidents.md#redis-refuses-writes$"
+        assert re.search(said, shown["alerts"])
         assert "alive" not in shown["alerts"]
         assert "Workers unknown Beat unknown" in shown["figures"]
         assert "refuses writes" in shown["figures"]
@@ -391,9 +368,8 @@ def test_a_redis_that_refuses_writes_asks_for_an_operator_and_celery_is_unknown(
 def test_a_lock_that_is_held_for_long_while_others_wait_asks_for_an_operator(
     age: float | None, waiters: int, asks: bool
 ) -> None:
-    lock = HeldLock("stock:a", "host 1 thread", 1, age, 3.0, waiters)
-    seen = replace(health.look(), locks=[lock])
-    assert [each.section for each in alerts([], seen, [])] == ["incidents.md#a-lock-that-nobody-releases"] * asks
+    found = red(locks=[replace(LOCK, age=age, waiters=waiters)])
+    assert [each.section for each in found] == ["incidents.md#a-lock-that-nobody-releases"] * asks
 
 
 def parts(client: Client) -> dict[str, str]:
@@ -453,12 +429,8 @@ def test_a_waiting_room_shows_who_waits_and_who_is_admitted() -> None:
         return figures.is_open, figures.waiting, figures.admitted
 
     assert counted(-5.0) == (False, 5, 0)
-    assert [counted(seconds) for seconds in (0.0, 1.0, 2.0, 60.0)] == [
-        (True, 5, 0),
-        (True, 3, 2),
-        (True, 1, 4),
-        (True, 0, 5),
-    ]
+    admitted = {0.0: 0, 1.0: 2, 2.0: 4, 60.0: 5}
+    assert [counted(seconds) for seconds in admitted] == [(True, 5 - count, count) for count in admitted.values()]
     states_then = states(offer_at(sale, 1.0), customers)
     assert sorted(states_then) == ["admitted"] * 2 + ["waiting"] * 3, "the customers are told the same"
     assert rooms.count([offer_at(sale, 1.0)])[0].entered == 5, "looking has given nobody a place"
@@ -498,9 +470,8 @@ def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) ->
     page = admin_client.get("/admin/").text
     assert "Sold 1 Left 2 Orders/s 0.1" in text(page)
     assert re.search(r'<polygon class="sold" points="0,60 ', page)
-    assert not re.search(
-        r"<script(?![^>]*src=)[^>]*>", page.partition('id="overview"')[2].partition('data-part="letters"')[0]
-    )
+    overview = page.partition('id="overview"')[2].partition('data-part="letters"')[0]
+    assert not re.search(r"<script(?![^>]*src=)[^>]*>", overview)
 
 
 def test_operators_share_the_figures_of_a_second(staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,12 +515,3 @@ def test_an_open_page_does_not_count_all_orders_each_second(
     monkeypatch.setattr(cards, "LEAST", 0.0)
     document.shared = document.SharedFigures()
     assert counted("/admin/live/") == 4
-
-
-SCRIPT = Path(settings.BASE_DIR, "shop/static/shop/overview.js").read_text()
-
-
-def test_an_open_page_is_two_seconds_behind_at_most() -> None:
-    """Worst case: a figure changes just after it was read, and the page asks just before it is read again."""
-    (pause,) = re.findall(r"^const PAUSE = (\d+);", SCRIPT, re.MULTILINE)
-    assert LEAST + int(pause) / 1000 <= 1.5, "half a second remains for two answers"

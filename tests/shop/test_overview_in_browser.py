@@ -10,7 +10,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.test import Client
 from playwright.sync_api import Page, Route, expect, sync_playwright
 
 from shop.sales import lifecycle
@@ -19,9 +18,10 @@ from tests.docs.pages import exists
 from tests.factories import close_now, elsewhere, on_sale
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import buy
-from tests.shop.test_overview import SCRIPT, fresh
+from tests.shop.payment_support import session_of
+from tests.shop.test_overview import fresh
 from tests.shop.test_silent_postgres import proxy, url
-from tests.shop.web_server import web_server
+from tests.shop.web_server import CHECKOUT, web_server
 from tests.waiting import PATIENCE
 
 __all__ = ["fresh", "proxy"]
@@ -37,6 +37,7 @@ new MutationObserver(() => {
 """
 """Notes when the page has first shown each "Sold 1 Left 2", in milliseconds since 1970."""
 
+SCRIPT = (CHECKOUT / "shop/static/shop/overview.js").read_text()
 UNITS = 9
 
 
@@ -46,9 +47,7 @@ def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: 
     Negative controls, at the same time: a tab that asks every minute is later, and the visible tab goes on asking.
     """
     offer = on_sale({"a": UNITS})
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    session = client.cookies[settings.SESSION_COOKIE_NAME].value
+    session = session_of_an_operator()
     complaints: list[str] = []
     with sync_playwright() as playwright:
         browser = launch(playwright)
@@ -119,9 +118,7 @@ def opened_overview(address: str, session: str) -> Iterator[Page]:
 
 
 def session_of_an_operator() -> str:
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
-    return client.cookies[settings.SESSION_COOKIE_NAME].value
+    return session_of(User.objects.create_superuser("root").pk)
 
 
 def test_an_overview_is_red_and_old_while_postgres_hangs(proxy: Proxy) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from typing import Any
 from uuid import UUID, uuid4
@@ -24,9 +25,10 @@ from redis import Redis, RedisError
 from inventory import stock
 from inventory.errors import TryAgain
 from inventory.strategies import registry
+from loadtest.tokens import access_token
+from shop.api.exception_handler import problem_of
 from shop.models import Order, Sale
 from shop.orders.errors import SalePaused
-from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 from shop.pages import now
 from shop.sales import lifecycle, offers
@@ -45,6 +47,7 @@ from tests.factories import (
     waiting_in_postgres,
 )
 from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, buy, on_hand, order_body, race, raising
+from tests.shop.web_server import ask, web_server
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -87,9 +90,8 @@ def test_a_paused_sale_takes_no_order_until_it_is_resumed(strategy: str) -> None
     lifecycle.pause(offer.sale)
     with pytest.raises(SalePaused):
         buy(offer, a=1)
-    assert buy(offer, key="first", customer=customer, a=1).order.pk == first.order.pk, (
-        "a repeated request has its order"
-    )
+    again = buy(offer, key="first", customer=customer, a=1)
+    assert again.order.pk == first.order.pk, "a repeated request has its order"
     assert on_hand()[0] == 2
     lifecycle.resume(offer.sale)
     buy(offer, a=2)
@@ -124,35 +126,66 @@ class Burst:
         self.offer = offer
         self.customers = [new_customer() for _ in range(self.THREADS)]
         self.placed: list[UUID] = []
-        self.refused: list[BaseException] = []
+        self.refused: list[str] = []
+        self.before: set[UUID] = set()
         self.stopped = threading.Event()
 
     def buyers(self) -> list[Callable[[], None]]:
-        return [lambda customer=customer: self._buy(customer) for customer in self.customers]  # type: ignore[misc]
+        return [partial(self._buy, customer) for customer in self.customers]
 
     def _buy(self, customer: int) -> None:
-        for number in itertools.count():
-            if self.stopped.is_set():
-                return
-            try:
-                placed = place_order(
-                    customer=customer, sale=self.offer.sale, quantities=self.offer.cart(a=1), key=f"{customer}-{number}"
-                )
-                self.placed.append(placed.order.pk)
-            except (SalePaused, TryAgain) as refused:
-                self.refused.append(refused)
+        while not self.stopped.is_set():
+            answer = self.order(customer)
+            self.placed.append(answer) if isinstance(answer, UUID) else self.refused.append(answer)
+
+    def order(self, customer: int) -> UUID | str:
+        """Order one unit, and return the id of the order, or the type of the problem."""
+        try:
+            return buy(self.offer, customer, a=1).order.pk
+        except (SalePaused, TryAgain) as refused:
+            return problem_of(refused).type
+
+    def pause(self) -> None:
+        lifecycle.pause(self.offer.sale)
 
     def pause_in_its_middle(self) -> set[UUID]:
         """Pause the sale in the burst, then wait for 50 more answers. Return the orders taken at the pause."""
         try:
-            wait_for(lambda: len(self.placed) >= 20, "some orders")
-            lifecycle.pause(self.offer.sale)
+            wait_for(lambda: len(self.placed) >= 20, "some orders", timeout=3 * PATIENCE)
+            self.before = all_taken()
+            self.pause()
             taken = all_taken()
-            before = len(self.refused) + len(self.placed)
-            wait_for(lambda: len(self.refused) + len(self.placed) >= before + 50, "some answers after the pause")
+            seen = len(self.refused) + len(self.placed)
+            wait_for(lambda: len(self.refused) + len(self.placed) >= seen + 50, "some answers after the pause")
         finally:
             self.stopped.set()
         return taken
+
+
+class BurstOverHttp(Burst):
+    """Customers who send orders to web processes. An operator pauses the sale in the admin.
+
+    The admin runs in the process of the test, so no web process is told of the pause.
+    """
+
+    THREADS = 8
+
+    def __init__(self, offer: OnSale, port: int) -> None:
+        super().__init__(offer)
+        self.port = port
+        self.body = json.dumps(order_body(offer, a=1))
+        self.operator = Client()
+        self.operator.force_login(User.objects.create_superuser("root"))
+
+    def order(self, customer: int) -> UUID | str:
+        headers = {"Authorization": f"Bearer {access_token(customer)}", "Content_Type": "application/json"}
+        key = str(uuid4())
+        status, _, answer = ask(self.port, "POST", "/api/orders/", self.body, Idempotency_Key=key, **headers)
+        return UUID(answer["id"]) if status in (201, 202) else str(answer["type"])
+
+    def pause(self) -> None:
+        answer = self.operator.post(f"/admin/shop/sale/{self.offer.sale}/pause/", {"why": "Wrong price."})
+        assert (answer.status_code, paused(self.offer)) == (302, True)
 
 
 def all_taken() -> set[UUID]:
@@ -172,20 +205,29 @@ def run(burst: Burst) -> set[UUID]:
 @pytest.mark.usefixtures("stale_offers")
 @pytest.mark.parametrize("strategy", [*BURSTS, *slow(*(name for name in DISTINCT if name not in BURSTS))])
 def test_in_the_middle_of_a_burst_nothing_is_taken_after_the_pause_and_nothing_before_is_lost(strategy: str) -> None:
-    burst = Burst(on_sale({"a": 10_000}, strategy=strategy))
+    assert_clean_cut(Burst(on_sale({"a": 10_000}, strategy=strategy)))
+
+
+def assert_clean_cut(burst: Burst) -> None:
     taken = run(burst)
     saved = set(Order.objects.filter(state="pending").values_list("pk", flat=True))
     assert set(burst.placed) <= saved, "an order that was answered is lost"
     assert saved <= taken, "an order was taken after the pause was answered"
-    assert any(isinstance(each, SalePaused) for each in burst.refused)
+    assert "/api/problems/sale-paused/" in burst.refused
+    assert saved - burst.before, "negative control: orders came until the pause, so a later one would have been found"
     assert_conserved()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", BURSTS)
+def test_a_pause_is_a_clean_cut_for_all_web_processes(strategy: str) -> None:
+    with web_server(WEB_PROCESSES="2", ORDER_RATE="1000") as (port, _):
+        assert_clean_cut(BurstOverHttp(on_sale({"a": 10_000}, strategy=strategy), port))
 
 
 @pytest.mark.usefixtures("stale_offers")
 @pytest.mark.parametrize("strategy", ["guarded-update", "group-commit"])
-def test_without_the_check_while_saving_orders_are_taken_after_the_pause(
-    strategy: str,
-) -> None:
+def test_without_the_check_while_saving_orders_are_taken_after_the_pause(strategy: str) -> None:
     """Negative control of the burst: without the check while saving, orders are accepted after the pause."""
     burst = Burst(on_sale({"a": 10_000}, strategy=strategy))
     with flawed(UNCHECKED):
@@ -274,7 +316,7 @@ def test_without_redis_a_pause_stops_saving_and_beat_does_the_rest(redis_gone: G
     assert on_hand() == (3, None)
 
 
-def test_the_api_answers_the_problem_and_says_when_to_ask_again(buyer: Buyer) -> None:
+def test_the_api_answers_the_problem_until_the_sale_is_resumed_or_closed(buyer: Buyer) -> None:
     offer = on_sale({"a": 3})
     lifecycle.pause(offer.sale)
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "sale-paused")
@@ -282,10 +324,6 @@ def test_the_api_answers_the_problem_and_says_when_to_ask_again(buyer: Buyer) ->
     lifecycle.resume(offer.sale)
     assert buyer.order(order_body(offer, a=1)).status_code == 201
     assert buyer.get(f"/api/sales/{offer.sale}/").json()["paused"] is False
-
-
-def test_a_closed_sale_is_not_called_paused(buyer: Buyer) -> None:
-    offer = on_sale({"a": 3})
     lifecycle.pause(offer.sale)
     lifecycle.close(offer.sale)
     assert_problem(buyer.order(order_body(offer, a=1)), 409, "sale-not-open")
@@ -310,25 +348,16 @@ def test_an_operator_pauses_and_resumes_with_a_reason(staff: Callable[..., Clien
     )
 
 
-def test_a_pause_without_redis_is_in_the_history(staff: Callable[..., Client], redis_gone: Gone) -> None:
+@pytest.mark.parametrize(("strategy", "names"), [("lua", ""), ("etcd-lock", "ETCD_URL")], ids=["away", "not set up"])
+def test_a_pause_without_its_server_is_in_the_history(
+    staff: Callable[..., Client], redis_gone: Gone, strategy: str, names: str
+) -> None:
     offer = on_sale({"a": 3}, strategy="lua")
+    Sale.objects.filter(pk=offer.sale).update(strategy=strategy)
     operator = staff("view_sale", "pause_sale")
-    with redis_gone():
+    with redis_gone() if strategy == "lua" else nullcontext():
         page = operator.post(f"/admin/shop/sale/{offer.sale}/pause/", {"why": "Wrong price."}, follow=True).text
-    assert paused(offer)
-    assert "was not fully paused" in page
-    assert LogEntry.objects.latest("pk").change_message == "Paused in part. Wrong price."
-
-
-def test_a_pause_of_a_strategy_that_is_not_set_up_is_in_the_history(staff: Callable[..., Client]) -> None:
-    offer = on_sale({"a": 3})
-    Sale.objects.filter(pk=offer.sale).update(strategy="etcd-lock")
-    page = staff("view_sale", "pause_sale").post(
-        f"/admin/shop/sale/{offer.sale}/pause/", {"why": "Wrong price."}, follow=True
-    )
-    assert paused(offer)
-    assert "was not fully paused" in page.text
-    assert "ETCD_URL" in page.text
+    assert (paused(offer), "was not fully paused" in page, names in page) == (True, True, True)
     assert LogEntry.objects.latest("pk").change_message == "Paused in part. Wrong price."
 
 
