@@ -69,10 +69,8 @@ def test_a_lost_order_says_so_at_its_address(
     found = buyer.get(address)
     assert found.status_code == 200
     order = found.json()
-    assert (order["id"], order["state"], order["sale"], order["items"]) == (
-        *(address.split("/")[-2], "rejected", None),
-        [],
-    )
+    lost = (address.split("/")[-2], "rejected", None, [])
+    assert tuple(order[name] for name in ("id", "state", "sale", "items")) == lost
     assert order["reason"].startswith("The shop has lost this order")
     assert other_buyer.get(address).status_code == 404
 

@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.utils import floatToGoString
 from redis import Redis
 
+from inventory import errors
 from inventory.counters.whole import counter_key
 from inventory.models import StockItem
 from loadtest.tokens import access_token
@@ -33,7 +34,7 @@ from locking import registry
 from shop.api.exception_handler import handle_exception, problem_of
 from shop.metrics import definitions, recorder, recording, report
 from shop.metrics.folder import MetricsFolder
-from shop.orders.errors import UnknownProduct, UnknownSale
+from shop.orders import errors as order_errors
 from shop.overview import requests
 from shop.overview.requests import Watch
 from shop.runtime import door, tasks
@@ -464,8 +465,14 @@ def test_orders_are_measured_where_they_are_placed() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        UnknownSale("a"),
-        UnknownProduct(1),
+        errors.SoldOut("a", wanted=1, left=0),
+        errors.OverLimit("a", limit=1, taken=1),
+        errors.UnknownCustomer(1),
+        errors.StockBusy("a"),
+        errors.UnknownStrategy("a", []),
+        order_errors.PriceChanged([]),
+        order_errors.UnknownSale("a"),
+        order_errors.UnknownProduct(1),
         OperationalError("a"),
         InterfaceError("a"),
         InternalError("a"),
@@ -474,7 +481,7 @@ def test_orders_are_measured_where_they_are_placed() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_counts_as_the_problem_of_its_answer(error: Exception) -> None:
-    """Only the handler's own answers can differ: for other errors it reads the same table as `problem_of`."""
+    """One error of each kind that the handler treats by itself. For others, it reads the table of `problem_of`."""
     answer = handle_exception(error, {"request": None})
     assert answer is not None
     assert json.loads(answer.content)["type"] == problem_of(error).type
