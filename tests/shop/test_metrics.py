@@ -468,6 +468,8 @@ def test_orders_are_measured_where_they_are_placed() -> None:
         errors.SoldOut("a", wanted=1, left=0),
         errors.OverLimit("a", limit=1, taken=1),
         errors.UnknownCustomer(1),
+        errors.StockElsewhere("a"),
+        errors.StockReserved("a"),
         errors.StockBusy("a"),
         errors.UnknownStrategy("a", []),
         order_errors.PriceChanged([]),
@@ -481,7 +483,7 @@ def test_orders_are_measured_where_they_are_placed() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_counts_as_the_problem_of_its_answer(error: Exception) -> None:
-    """One error of each kind that the handler treats by itself. For others, it reads the table of `problem_of`."""
+    """One error of each kind that has its own answer or its own text. Others come from the table of `problem_of`."""
     answer = handle_exception(error, {"request": None})
     assert answer is not None
     assert json.loads(answer.content)["type"] == problem_of(error).type
