@@ -17,15 +17,7 @@ from shop.orders.customer_changes import pay_order
 from shop.orders.errors import NotPayable
 from shop.orders.expiry import expire_unpaid
 from shop.orders.saving import return_units
-from shop.runtime.celery import app
-from shop.runtime.tasks import (
-    advance_sales,
-    analyze_tables,
-    expire_unpaid_orders,
-    forget_old_sessions,
-    reconcile,
-    save_queued_orders,
-)
+from shop.runtime.tasks import expire_unpaid_orders
 from tests.factories import SAVING, OnSale, close_now, fast_and_slow, interleaved, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, race, state
 
@@ -34,25 +26,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 def place(offer: OnSale, customer: int, **units: int) -> UUID:
     return buy(offer, customer, **(units or {"a": 1})).order.pk
-
-
-def test_paying_twice_is_paying_once(customer: int) -> None:
-    order = place(on_sale({"a": 1}), customer)
-    assert state(order) == "pending"
-    for _ in range(2):
-        assert pay_order(order, customer=customer).order.state == "paid"
-        assert state(order) == "paid"
-    assert_conserved()
-
-
-def test_an_expired_order_cannot_be_paid(customer: int) -> None:
-    order = place(on_sale({"a": 1}), customer)
-    make_due()
-    expire_unpaid()
-    with pytest.raises(NotPayable, match="expired"):
-        pay_order(order, customer=customer)
-    assert state(order) == "expired"
-    assert on_hand()[0] == 1
 
 
 def test_an_order_that_is_due_can_be_paid_until_it_expires(customer: int) -> None:
@@ -197,7 +170,7 @@ def test_expiry_after_the_sale_makes_no_counter(customer: int) -> None:
     place(offer, customer)
     make_due()
     registry.counters().unload(["a"])
-    assert expire_unpaid() == 1
+    assert expire_unpaid_orders() == 1
     assert on_hand() == (2, None)
 
 
@@ -210,21 +183,3 @@ def test_units_of_an_earlier_sale_are_sold_in_the_next_one(customer: int) -> Non
     make_due()
     assert expire_unpaid() == 1
     assert on_hand() == (3, 3)
-
-
-def test_the_task_expires_orders(customer: int) -> None:
-    place(on_sale({"a": 1}), customer)
-    make_due()
-    assert [expire_unpaid_orders() for _ in range(2)] == [1, 0]
-    assert on_hand()[0] == 1
-
-
-def test_beat_starts_only_known_tasks() -> None:
-    app.loader.import_default_modules()
-    scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    tasks = (
-        *(advance_sales, analyze_tables, expire_unpaid_orders),
-        *(forget_old_sessions, reconcile, save_queued_orders),
-    )
-    assert scheduled == {task.name for task in tasks}
-    assert scheduled <= set(app.tasks)

@@ -96,11 +96,7 @@ def test_another_amount_is_not_booked_but_listed(admin_client: Client, order: Or
     assert (state(order.pk), Payment.objects.count()) == ("pending", 0)
     report = UnmatchedReport.objects.get()
     assert (report.reason, report.settled_at) == ("The order costs 19.80, not 10.00.", None)
-    assert json.loads(report.report) == {
-        **payment(order.pk, "pay_1", "10.00"),
-        "recorded_by": "admin",
-        "why": "",
-    }
+    assert json.loads(report.report) == {**payment(order.pk, "pay_1", "10.00"), "recorded_by": "admin", "why": ""}
     record(admin_client, order, amount="10.00", reference="pay_1")
     assert UnmatchedReport.objects.count() == 1
     entry = time_line(admin_client, order)[1]

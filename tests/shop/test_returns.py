@@ -11,35 +11,24 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
+from redis import Redis
 
 from inventory.errors import OverLimit
 from inventory.strategies import registry
 from shop.models import Order, OrderItem, Payment, Refund, UnmatchedReport
 from shop.orders import payments
-from shop.orders.customer_changes import cancel_order, pay_order
+from shop.orders.customer_changes import pay_order
 from shop.orders.errors import NotReturnable
 from shop.orders.queued import save_queued
 from shop.orders.returns import receive_chargeback, return_order
 from shop.orders.saving import return_items
 from tests.factories import DISTINCT, OnSale, at_once, fast_and_slow, new_customer, on_sale
-from tests.shop.conftest import (
-    Buyer,
-    Provider,
-    assert_conserved,
-    assert_problem,
-    buy,
-    on_hand,
-    payment,
-    state,
-    taken,
-)
-from tests.shop.test_admin import get, rows, run_action, text
+from tests.shop.conftest import Buyer, Provider, assert_conserved, assert_problem, buy, on_hand, payment, state, taken
+from tests.shop.test_admin import get, run_action, text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 ORDERS = "/admin/shop/order/"
-PAYMENTS = "/admin/shop/payment/"
-REFUNDS = "/admin/shop/refund/"
 
 
 def paid(offer: OnSale, customer: int, **units: int) -> UUID:
@@ -114,17 +103,6 @@ def test_the_table_refuses_more_units_than_were_bought(customer: int) -> None:
     assert on_hand("a")[0] == 3
 
 
-def test_only_paid_orders_are_returned(customer: int) -> None:
-    offer = on_sale({"a": 5})
-    pending, cancelled = (buy(offer, customer, a=1).order.pk for _ in range(2))
-    cancel_order(cancelled, customer=customer)
-    for order in (pending, cancelled):
-        with pytest.raises(NotReturnable):
-            return_order(order, by=customer)
-    assert on_hand("a")[0] == 4
-    assert_conserved()
-
-
 def test_returns_at_once_return_once(customer: int) -> None:
     order = paid(on_sale({"a": 5}, price="9.90"), customer, a=2)
     back = partial(return_order, order, by=customer)
@@ -152,11 +130,11 @@ def test_money_for_a_returned_order_goes_back(customer: int) -> None:
 
 
 @pytest.fixture
-def secret(settings: Any) -> None:
+def provider(redis: Redis, settings: Any) -> Provider:
     settings.PAYMENT_SECRET = "shared"
+    return Provider()
 
 
-@pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("name", ["guarded-update", "lua-queue"])
 def test_a_chargeback_returns_the_order_once(provider: Provider, buyer: Buyer, name: str) -> None:
     customer = buyer.customer
@@ -173,21 +151,15 @@ def test_a_chargeback_returns_the_order_once(provider: Provider, buyer: Buyer, n
     assert_conserved()
 
 
-@pytest.mark.usefixtures("secret")
-def test_a_chargeback_replaces_refunds_that_were_not_sent(
-    provider: Provider, customer: int, admin_client: Client
-) -> None:
+def test_a_chargeback_replaces_refunds_that_were_not_sent(provider: Provider, customer: int) -> None:
     order = paid(on_sale({"a": 5}, price="9.90"), customer, a=2)
     return_order(order, by=customer, returned={"a": 1})
     answer = reports_chargeback(provider, chargeback(customer, "19.80")).json()
     assert answer["note"] == "Replaces a refund of 9.90 that was due."
     assert (state(order), on_hand("a")[0], refunds()) == ("refunded", 5, [(Decimal("19.80"), True)])
-    page = run_action(admin_client, REFUNDS, "refund", Refund.objects.get().pk)
-    assert "was not marked as refunded: it is not due." in page
     assert_conserved()
 
 
-@pytest.mark.usefixtures("secret")
 def test_a_chargeback_of_what_is_left_after_a_refund(provider: Provider, customer: int) -> None:
     order = paid(on_sale({"a": 5}, price="9.90"), customer, a=2)
     return_order(order, by=customer, returned={"a": 1})
@@ -203,7 +175,6 @@ def test_a_chargeback_of_what_is_left_after_a_refund(provider: Provider, custome
     ]
 
 
-@pytest.mark.usefixtures("secret")
 def test_a_chargeback_of_a_second_payment_leaves_the_order_paid(provider: Provider, customer: int) -> None:
     order = paid(on_sale({"a": 5}, price="9.90"), customer, a=1)
     payments.receive_payment("second", order=order, amount=Decimal("9.90"))
@@ -211,7 +182,6 @@ def test_a_chargeback_of_a_second_payment_leaves_the_order_paid(provider: Provid
     assert (state(order), on_hand("a")[0], refunds()) == ("paid", 4, [(Decimal("9.90"), True)])
 
 
-@pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize(
     ("wrong", "status", "slug"),
     [
@@ -233,7 +203,6 @@ def test_a_chargeback_that_does_not_match_is_listed(
     assert_problem(reports_chargeback(provider, chargeback(customer, "9.80")), 422, "reference-reused")
 
 
-@pytest.mark.usefixtures("secret")
 def test_a_chargeback_needs_a_signature(provider: Provider, customer: int) -> None:
     order = paid(on_sale({"a": 5}, price="9.90"), customer, a=1)
     unsigned = provider.reports(chargeback(customer, "9.90"), "t=1,v1=" + "0" * 64, path="/api/chargebacks/")
@@ -251,9 +220,8 @@ def test_operators_refund_whole_orders_and_items(admin_client: Client, customer:
     assert "of 2 at 9.90 EUR" in text(get(admin_client, link))
     a, b = OrderItem.objects.filter(order=order).order_by("product")
     form = {f"item-{a.pk}": "1", f"item-{b.pk}": "0", f"shown-{a.pk}": "0", f"shown-{b.pk}": "0"}
-    for said in (": 9.90 EUR to refund; the units are back.", " was not refunded: 1 × a have come back since"):
-        page = text(admin_client.post(link, form, follow=True).content.decode())  # The form is sent twice.
-        assert f"{order}{said}" in page
+    page = text(admin_client.post(link, form, follow=True).text)
+    assert f"{order}: 9.90 EUR to refund; the units are back." in page
     assert "Ensure this value is less than or equal to 2" in text(
         admin_client.post(link, {**form, f"item-{a.pk}": "3"}).content.decode()
     )
@@ -263,13 +231,6 @@ def test_operators_refund_whole_orders_and_items(admin_client: Client, customer:
     assert f"{order} is refunded." in page
     assert f"{pending} was not refunded: The order is pending." in page
     assert (state(order), refunds()) == ("refunded", [(Decimal("9.90"), False), (Decimal("19.80"), False)])
-
-    (row,) = rows(get(admin_client, PAYMENTS, refund="due")).values()
-    assert (row["result"], row["due"]) == ("refund due", "29.70")
-    run_action(admin_client, REFUNDS, "refund", *Refund.objects.values_list("pk", flat=True))
-    (row,) = rows(get(admin_client, PAYMENTS, refund="done")).values()
-    assert (row["result"], row["due"]) == ("refunded", "-")
-    assert rows(get(admin_client, ORDERS, refund="due")) == {}
     assert_conserved()
 
 

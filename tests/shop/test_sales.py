@@ -86,19 +86,6 @@ def test_a_sale_for_tests_is_like_one_that_is_preheated(redis: Redis, strategy: 
     assert quick == all_rows(redis)
 
 
-def test_a_second_sale_of_the_same_skus_adds_to_their_stock() -> None:
-    first = on_sale({"a": 10, "b": 1})
-    Product.objects.filter(sku="a").update(name="Other")
-    second = on_sale({"a": 5, "b": 0}, opens=timedelta(hours=1), closes=timedelta(hours=2))
-    assert second.products == first.products
-    assert dict(Product.objects.values_list("sku", "name")) == {"a": "Other", "b": "B"}
-    stocked = StockItem.objects.order_by("pk").values_list("sku", "received", "on_hand", "version")
-    assert list(stocked) == [("a", 15, 15, 1), ("b", 1, 1, 0)]
-    assert [*StockMovement.objects.order_by("pk").values_list("item", "units")] == [("a", 10), ("b", 1), ("a", 5)]
-    with pytest.raises(CannotPreheat, match="sells the same skus until"):
-        on_sale({"a": 0}, opens=timedelta(minutes=-30))
-
-
 @pytest.mark.parametrize(
     ("opens", "closes", "overlaps"),
     [
@@ -121,26 +108,6 @@ def test_a_product_is_in_one_sale_at_a_time(opens: int, closes: int, overlaps: b
     assert list(lifecycle.overlaps(window, Product.objects.all())) == []
 
 
-def test_a_sale_must_use_a_known_strategy() -> None:
-    now = timezone.now()
-    window = {"name": "x", "opens_at": now, "closes_at": now + timedelta(hours=1)}
-    for name in NAMES:
-        Sale(**window, strategy=name).full_clean()
-    with pytest.raises(ValidationError, match="compute-and-overwrite"):
-        Sale(**window, strategy="compute-and-overwrite").full_clean()
-
-
-def test_the_strategy_is_fixed_by_preheating_or_an_order() -> None:
-    offer = on_sale({"a": 1}, preheat=False)
-    assert not sale(offer.sale).strategy_is_fixed
-    preheat_sale(offer.sale)
-    assert sale(offer.sale).strategy_is_fixed
-    offers.cache.clear()
-    buy(offer, a=1)
-    Sale.objects.update(preheated_at=None)
-    assert sale(offer.sale).strategy_is_fixed
-
-
 def test_saving_an_old_copy_keeps_strategy_and_preheating() -> None:
     offer = on_sale({"a": 1}, preheat=False)
     old = sale(offer.sale)
@@ -152,19 +119,6 @@ def test_saving_an_old_copy_keeps_strategy_and_preheating() -> None:
     with pytest.raises(ValidationError, match="already sells with guarded-update"):
         old.save()
     assert (sale(offer.sale).strategy, sale(offer.sale).is_loaded) == ("guarded-update", True)
-
-
-def test_the_strategy_may_change_before_preheating() -> None:
-    fresh = sale(on_sale({"a": 1}, preheat=False).sale)
-    fresh.strategy = "unit-rows"
-    fresh.save()
-    assert sale(fresh.pk).strategy == "unit-rows"
-
-
-def test_only_strategies_that_use_redis_load_counters() -> None:
-    for name in NAMES:
-        on_sale({name: 1}, strategy=name)
-    assert registry.counters().left(NAMES) == {name: 1 if name.startswith("lua") else None for name in NAMES}
 
 
 @pytest.mark.parametrize("call", [preheat_sale, lifecycle.close])
@@ -190,25 +144,6 @@ def test_closing_ends_the_window_and_unloads_the_stock() -> None:
     lifecycle.close(offer.sale)
     assert sale(offer.sale).closes_at == ended
     assert sale(another.sale).closes_at > timezone.now()
-
-
-def test_an_offer_has_what_an_order_needs() -> None:
-    made = on_sale({"a": 1, "b": 1}, strategy="lua", price="1.50", limit=3)
-    offer, row = offers.get(made.sale), sale(made.sale)
-    assert offer == offers.Offer(
-        made.sale,
-        row.name,
-        row.opens_at,
-        row.closes_at,
-        "lua",
-        True,
-        {
-            made.products[sku]: offers.OfferItem(made.products[sku], sku, sku.title(), Decimal("1.50"), 3)
-            for sku in "ab"
-        },
-        "EUR",
-        offer.clock,
-    )
 
 
 def test_an_offer_is_cached_for_offer_ttl(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,10 +205,7 @@ def test_preheating_locks_stock_in_the_order_of_skus() -> None:
 
 @pytest.mark.parametrize("who", ["preheats", "ends"])
 def test_a_cart_that_joins_segments_does_not_deadlock(who: str) -> None:
-    """A cart that needs several segments does not deadlock with preheating or unloading.
-
-    The cart holds a segment of a and waits for the row of b, whose holder waits for a.
-    """
+    """The cart holds a segment of a and waits for the row of b, whose holder waits for a."""
     offer = on_sale({"a": 50, "b": 5}, strategy="segmented-lock")
     action = partial(preheat_sale, offer.sale) if who == "preheats" else partial(lifecycle._unload, sale(offer.sale))
     customer = new_customer()
@@ -417,10 +349,7 @@ def test_a_sale_without_redis_is_loaded_without_it(redis_gone: Gone) -> None:
 def test_without_redis_the_next_sale_of_a_sku_opens_if_none_has_used_it(
     redis_gone: Gone, name: str, opens: bool
 ) -> None:
-    """Without Redis, the next sale opens if no counter of an earlier sale must be deleted.
-
-    The control has a counter.
-    """
+    """The next sale opens if no counter of an earlier sale must be deleted. The control has a counter."""
     before = on_sale({"a": 3}, strategy=name)
     after = on_sale({"a": 0}, preheat=False)
     with redis_gone():
@@ -501,16 +430,6 @@ def test_an_unknown_strategy_does_not_stop_other_sales(caplog: pytest.LogCapture
     assert f"Preheating or unloading sale {unknown.sale} fails" in caplog.text
     assert "ETCD_URL" in caplog.text
     assert sale(unknown.sale).preheated_at is None
-    assert sale(lua.sale).preheated_at is not None
-
-
-def test_a_failure_is_logged_and_repeated(redis_gone: Gone, caplog: pytest.LogCaptureFixture) -> None:
-    lua = on_sale({"a": 1}, strategy="lua", preheat=False)
-    with redis_gone():
-        lifecycle.advance()
-    assert f"Preheating or unloading sale {lua.sale} fails" in caplog.text
-    assert sale(lua.sale).preheated_at is None
-    lifecycle.advance()
     assert sale(lua.sale).preheated_at is not None
 
 

@@ -136,10 +136,7 @@ def test_units_that_come_back_meanwhile_mean_try_again(name: str) -> None:
     order = buy(offer).order.pk
     customer = Order.objects.get().customer_id
     again = partial(cancel_order, order, customer=customer)
-    with (
-        interleaved(again, before='SUM.*"inventory_stocksegment"'),
-        pytest.raises(StockElsewhere, match="returned"),
-    ):
+    with interleaved(again, before='SUM.*"inventory_stocksegment"'), pytest.raises(StockElsewhere, match="returned"):
         buy(offer)
     buy(offer)
 

@@ -54,20 +54,8 @@ def listed() -> list[tuple[str, str]]:
 
 WRONG: dict[str, tuple[dict[str, Any], int, str, str]] = {
     "too little": ({"amount": "19.79"}, 422, "wrong-amount", "The order costs 19.80, not 19.79."),
-    "too much": ({"amount": "1980.00"}, 422, "wrong-amount", "The order costs 19.80, not 1980.00."),
     "another currency": ({"currency": "USD"}, 422, "wrong-currency", "The currency is EUR, not USD."),
-    "no currency code": (
-        {"currency": "eur"},
-        400,
-        "invalid",
-        'The report is not valid. #/currency: Send a currency code of three capitals, such as "EUR".',
-    ),
-    "a number": (
-        {"amount": 19.8},
-        400,
-        "invalid",
-        'The report is not valid. #/amount: Send a string with two decimals, such as "10.00".',
-    ),
+    "no currency code": ({"currency": "eur"}, 400, "invalid", "The report is not valid. #/currency: Send a currency"),
     "an unknown order": ({"order": str(UUID(int=7))}, 404, "unknown-order", f"There is no order {UUID(int=7)}, or it"),
 }
 
@@ -83,12 +71,10 @@ def test_money_that_does_not_match_is_listed_until_it_is_settled(
     for _ in range(3):
         assert_problem(provider.reports({**payment(order), **wrong}), status, slug)
     assert (state(order), Payment.objects.count()) == ("pending", 0)
-    ((why, report),) = [
-        (row["reason"], row["report"]) for row in rows(get(admin_client, UNMATCHED, state="open")).values()
-    ]
-    assert listed() == [(why, report)]
-    assert why.startswith(reason)
-    assert all(str(value) in report for value in wrong.values())
+    (shown,) = rows(get(admin_client, UNMATCHED, state="open")).values()
+    assert listed() == [(shown["reason"], shown["report"])]
+    assert shown["reason"].startswith(reason)
+    assert all(str(value) in shown["report"] for value in wrong.values())
     assert "Unmatched reports 1 open" in text(get(admin_client, "/admin/"))
 
     row = UnmatchedReport.objects.get()
@@ -222,10 +208,7 @@ def test_money_that_was_sent_back_does_not_pay_an_order(provider: Provider, buye
 
 
 def test_a_report_that_is_recorded_after_it_was_booked_is_closed_by_the_next(order: UUID) -> None:
-    """A report recorded as unmatched after its booking is closed by the next delivery of the report.
-
-    One of two overlapping deliveries finds no order, and is recorded after the other was booked.
-    """
+    """One of two overlapping deliveries finds no order, and is recorded after the other was booked."""
     amount = Order.objects.get(pk=order).total
     pay = partial(payments.receive_payment, "pay", order=order, amount=amount, report="paid")
     take_back = partial(returns.receive_chargeback, "back", payment="pay", amount=amount, report="taken back")
