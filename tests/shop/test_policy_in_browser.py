@@ -15,11 +15,7 @@ from shop.runtime import csp
 from tests.browser import launch, needs_chromium
 from tests.factories import on_sale
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.django_db(transaction=True),
-    needs_chromium,
-]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_chromium]
 
 
 @pytest.mark.parametrize("strict", [False, True])

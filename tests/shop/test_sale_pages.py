@@ -9,6 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID, uuid4
 
 import pytest
@@ -29,7 +30,7 @@ from shop.orders.queued import save_queued
 from shop.pages import buying, now
 from shop.sales import load_tests, offers
 from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in
-from tests.shop.conftest import Buyer, Gone, assert_problem, buy, raising
+from tests.shop.conftest import Gone, assert_problem, buy, raising
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,7 +68,7 @@ def test_the_list_has_open_and_coming_sales_and_the_last_five_that_are_over(clie
 
     answer = client.get("/sales/")
 
-    shown = re.findall(r'<a href="/sales/[0-9a-f]{8}/">(.*?)</a>', answer.content.decode())
+    shown = re.findall(r'<a href="/sales/[0-9a-f]{8}/">(.*?)</a>', answer.text)
     assert shown == ["Now.", "Soon.", "Later.", *(f"Past {number:02}." for number in range(5))]
     assert answer.headers["Cache-Control"] == "public, s-maxage=5"
     assert "Set-Cookie" not in answer.headers
@@ -84,26 +85,19 @@ def test_sales_of_load_tests_are_in_no_list(client: Client, opens: timedelta, cl
         assert client.get(f"/sales/{slug}/").status_code == 200
 
 
-def halted(client: Client, **headers: str) -> str:
-    """Return the part of the list with sales in which nobody can buy."""
-    text = client.get("/sales/", headers=headers).content.decode()
-    title = "已暂停或已售罄" if headers else "Paused or sold out"
-    return text.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0]
-
-
 def test_the_list_does_not_call_a_paused_or_sold_out_sale_open(client: Client) -> None:
     for name, units in {"Selling.": 3, "Empty.": 0, "Halted.": 3}.items():
         Sale.objects.filter(pk=on_sale({name: units}).sale).update(name=name)
     Sale.objects.filter(name="Halted.").update(paused_at=Now())
 
-    text = client.get("/sales/").content.decode()
-
-    open_now = text.partition("<h2>Open now</h2>")[2].partition("<h2>")[0]
+    text = client.get("/sales/").text
+    open_now, halted = (
+        text.partition(f"<h2>{title}</h2>")[2].partition("<h2>")[0] for title in ("Open now", "Paused or sold out")
+    )
     assert [name in open_now for name in ("Selling.", "Empty.", "Halted.")] == [True, False, False]
-    assert [re.search(rf"{name}<.*?<b>{word}</b>", halted(client), re.DOTALL) is not None for name, word in
-            (("Empty.", "Sold out"), ("Halted.", "Paused"), ("Selling.", ""))] == [True, True, False]  # fmt: skip
-    assert "<b>售罄</b>" in halted(client, **CHINESE)
-    assert "<b>已暂停</b>" in halted(client, **CHINESE)
+    assert [(name in halted) for name in ("Selling.", "Empty.", "Halted.")] == [False, True, True]
+    assert re.search("Empty.<.*?<b>Sold out</b>", halted, re.DOTALL)
+    assert re.search("Halted.<.*?<b>Paused</b>", halted, re.DOTALL)
 
 
 def test_figures_of_the_list_are_read_together_and_not_for_each_visitor(client: Client) -> None:
@@ -117,23 +111,16 @@ def test_figures_of_the_list_are_read_together_and_not_for_each_visitor(client: 
     assert reading == [1, 0, 0]
     now.cache.clear()
     now.get(next(iter(Sale.objects.values_list("slug", flat=True))))
+    slugs = [*Sale.objects.values_list("slug", flat=True)]
     with CaptureQueriesContext(connection) as queries:
-        assert set(now.get_all([*Sale.objects.values_list("slug", flat=True), "none"])) == set(
-            Sale.objects.values_list("slug", flat=True)
-        )
+        assert set(now.get_all([*slugs, "none"])) == set(slugs)
     assert sum("inventory_stockitem" in each["sql"] for each in queries) == 1
 
 
-@pytest.mark.parametrize("language", ["en", "zh-hans"])
-def test_the_page_says_without_its_script_what_is_sold_out(client: Client, language: str) -> None:
-    sold_out, buy_it = ("售罄", "购买") if language != "en" else ("Sold out", "Buy")
-    text = client.get(page_of(on_sale({"a": 0, "b": 2})), headers={"Accept-Language": language}).content.decode()
-    assert re.findall(r"<button (.*?)>(.*?)</button>", text) == [
-        ('class="button" aria-disabled="true"', sold_out),
-        ('class="button"', buy_it),
-    ]
-    left = re.findall(r'data-shown="left">(.*?)<', text)
-    assert left == ([sold_out, "剩余 2 件"] if language != "en" else [sold_out, "2 left"])
+def test_the_page_says_without_its_script_what_is_sold_out(client: Client) -> None:
+    text = client.get(page_of(on_sale({"a": 0, "b": 2}))).text
+    sold_out, sold = ('class="button" aria-disabled="true"', "Sold out"), ('class="button"', "Buy")
+    assert re.findall(r"<button (.*?)>(.*?)</button>", text) == [sold_out, sold]
 
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
@@ -149,25 +136,25 @@ def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: s
         assert page.headers["Cache-Control"] == "public, s-maxage=5"
         assert page.headers["Content-Language"] == language
         assert not page.cookies
-        assert "csrf" not in page.content.decode()
+        assert "csrf" not in page.text
         assert "'unsafe-inline'" not in page.headers["Content-Security-Policy"]
-    assert ("每人限购 2 件" if language != "en" else "At most 2 for each customer.") in pages[0].content.decode()
-    assert "59.90 EUR" in pages[0].content.decode()
+    assert ("每人限购 2 件" if language != "en" else "At most 2 for each customer.") in pages[0].text
+    assert "59.90 EUR" in pages[0].text
 
     forms = [each.get(page_of(offer, "buy/"), follow=True) for each in visitors[1:]]
     assert forms[0].content != forms[1].content
-    assert {form.headers["Cache-Control"] for form in forms} == {
-        "max-age=0, no-cache, no-store, must-revalidate, private"
-    }
+    assert all("no-store" in form.headers["Cache-Control"] for form in forms)
 
 
-def test_a_page_has_no_other_styles_and_scripts_than_files(client: Client) -> None:
-    text = client.get(page_of(on_sale({"a": 3}))).content.decode()
+def test_a_page_has_no_other_styles_and_scripts_than_files_and_names_them_all(client: Client) -> None:
+    text = client.get(page_of(on_sale({"a": 3}))).text
     assert not re.search(r"\sstyle=|\son\w+=|<style", text)
     assert re.findall(r"<script[^>]*>", text) == [
         '<script type="module" src="/static/shop/sale.js">',
         '<script id="sale-data" type="application/json">',
     ]
+    preloaded = re.findall(r'<link rel="modulepreload" href="/static/shop/(.*?)">', text)
+    assert sorted(preloaded) == sorted(imported("sale.js", set()))
 
 
 def imported(name: str, found: set[str]) -> set[str]:
@@ -178,21 +165,15 @@ def imported(name: str, found: set[str]) -> set[str]:
     return found
 
 
-def test_the_page_names_every_module_of_its_script(client: Client) -> None:
-    text = client.get(page_of(on_sale({"a": 3}))).content.decode()
-    named = re.findall(r'<link rel="modulepreload" href="/static/shop/(.*?)">', text)
-    assert sorted(named) == sorted(imported("sale.js", set()))
-
-
 def test_texts_that_close_the_script_are_harmless(client: Client) -> None:
     offer = on_sale({"a": 3})
     Sale.objects.filter(pk=offer.sale).update(name="</script><b>x")
-    text = client.get(page_of(offer)).content.decode()
+    text = client.get(page_of(offer)).text
     assert "<b>x" not in text
 
 
 def test_a_sale_that_is_over_cannot_be_bought(client: Client) -> None:
-    text = client.get(page_of(on_sale({"a": 3}, opens=-2 * HOUR, closes=-HOUR))).content.decode()
+    text = client.get(page_of(on_sale({"a": 3}, opens=-2 * HOUR, closes=-HOUR))).text
     assert "This sale is over." in text
     assert "<form" not in text
     assert re.findall(r"<script[^>]*>", text) == ['<script type="module" src="/static/shop/times.js">']
@@ -201,7 +182,7 @@ def test_a_sale_that_is_over_cannot_be_bought(client: Client) -> None:
 def test_an_unknown_sale_is_not_found(client: Client) -> None:
     for path in ("/sales/none/", "/sales/none/buy/"):
         answer = visitor_of().get(path)
-        assert (answer.status_code, "There is no sale at this address." in answer.content.decode()) == (404, True)
+        assert (answer.status_code, "There is no sale at this address." in answer.text) == (404, True)
     assert_problem(client.get("/sales/none/now.json"), 404, "not-found")
 
 
@@ -239,15 +220,10 @@ def test_what_changes_is_small_and_the_same_for_all() -> None:
 
 @pytest.mark.parametrize(
     ("opens", "closes", "units", "state"),
-    [
-        (HOUR, 2 * HOUR, 3, "coming"),
-        (-HOUR, HOUR, 3, "open"),
-        (-HOUR, HOUR, 0, "sold-out"),
-        (-2 * HOUR, -HOUR, 3, "over"),
-    ],
+    [(1, 2, 3, "coming"), (-1, 1, 3, "open"), (-1, 1, 0, "sold-out"), (-2, -1, 3, "over")],
 )
-def test_it_tells_the_state_of_the_sale(opens: timedelta, closes: timedelta, units: int, state: str) -> None:
-    assert now_of(on_sale({"a": units}, opens=opens, closes=closes)).json()["state"] == state
+def test_it_tells_the_state_of_the_sale(opens: int, closes: int, units: int, state: str) -> None:
+    assert now_of(on_sale({"a": units}, opens=opens * HOUR, closes=closes * HOUR)).json()["state"] == state
 
 
 def test_the_state_follows_the_clock_while_the_figures_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,38 +236,20 @@ def test_the_state_follows_the_clock_while_the_figures_are_cached(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("stock_shown", "units", "left"),
+    ("stock_shown", "units", "left", "in_words"),
     [
-        *(("exact", 3, 3), ("exact", 0, 0)),
-        *(("few", now.FEW + 1, "some"), ("few", now.FEW, "few"), ("few", 0, 0)),
-        *(("hidden", 3, None), ("hidden", 0, 0)),
+        *(("exact", 3, 3, "3 left"), ("exact", 0, 0, "Sold out")),
+        *(("few", now.FEW + 1, "some", "In stock"), ("few", now.FEW, "few", "Few left"), ("few", 0, 0, "Sold out")),
+        *(("hidden", 3, None, ""), ("hidden", 0, 0, "Sold out")),
     ],
 )
-def test_the_sale_decides_what_is_seen_of_the_units_left(stock_shown: str, units: int, left: Any) -> None:
-    offer = on_sale({"a": units})
-    Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
-    assert now_of(offer).json()["items"][0]["left"] == left
-
-
-@pytest.mark.parametrize(
-    ("stock_shown", "units", "english", "chinese"),
-    [
-        ("exact", 3, "3 left", "剩余 3 件"),
-        ("exact", 0, "Sold out", "售罄"),
-        ("few", now.FEW + 1, "In stock", "有货"),
-        ("few", now.FEW, "Few left", "所剩不多"),
-        ("hidden", 3, "", ""),
-        ("hidden", 0, "Sold out", "售罄"),
-    ],
-)
-def test_the_page_says_so_in_the_language_of_the_reader(
-    stock_shown: str, units: int, english: str, chinese: str
+def test_the_sale_decides_what_is_seen_of_the_units_left(
+    stock_shown: str, units: int, left: Any, in_words: str
 ) -> None:
     offer = on_sale({"a": units})
     Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
-    for language, text in (("en", english), ("zh-hans", chinese)):
-        page = Client().get(page_of(offer), headers={"accept-language": language}).text
-        assert re.findall(r'data-shown="left">([^<]*)<', page) == [text]
+    assert now_of(offer).json()["items"][0]["left"] == left
+    assert re.findall(r'data-shown="left">([^<]*)<', Client().get(page_of(offer)).text) == [in_words]
 
 
 @pytest.mark.parametrize("strategy", ["guarded-update", "unit-rows", "segmented-lock"])
@@ -306,10 +264,8 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
     first = now_of(offer)
     again = now_of(offer, If_None_Match=first.headers["ETag"])
     assert (again.status_code, again.content) == (304, b"")
-    assert {name: again.headers[name] for name in ("ETag", "Cache-Control")} == {
-        "ETag": first.headers["ETag"],
-        "Cache-Control": "public, s-maxage=1",
-    }
+    assert again.headers["ETag"] == first.headers["ETag"]
+    assert again.headers["Cache-Control"] == "public, s-maxage=1"
     buy(offer, a=1)
     now.cache.clear()
     changed = now_of(offer, If_None_Match=first.headers["ETag"])
@@ -388,22 +344,15 @@ def form_of(client: Client, offer: OnSale, **query: Any) -> dict[str, Any]:
 
 
 def fields_of(answer: Any) -> dict[str, Any]:
-    inputs = re.findall(r"<input[^>]*>", text_of(answer))
+    inputs = re.findall(r"<input[^>]*>", answer.text)
     pairs = [(re.search(r'name="(.*?)"', each), re.search(r'value="(.*?)"', each)) for each in inputs]
     return {name[1]: value[1] for name, value in pairs if name and value}
-
-
-def text_of(answer: Any) -> str:
-    return str(answer.content.decode())
 
 
 def test_buying_needs_a_login_and_comes_back() -> None:
     path = page_of(on_sale({"a": 3}), "buy/?product=7&quantity=2")
     answer = Client().get(path)
-    assert (answer.status_code, answer.url) == (
-        302,
-        f"/account/login/?next={path.replace('?', '%3F').replace('&', '%26').replace('=', '%3D')}",
-    )
+    assert (answer.status_code, answer.url) == (302, f"/account/login/?next={quote(path)}")
 
 
 def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
@@ -458,10 +407,7 @@ def test_a_form_without_its_token_is_refused(customer: int) -> None:
 
 
 def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) -> None:
-    """At another price, the form asks again under the same key.
-
-    Negative control: without a price, it sells at any price.
-    """
+    """The form asks again under the same key. Negative control: an order without a price is sold at any price."""
     offer, client = on_sale({"a": 5}, price="10.00"), visitor_of(customer)
     fields = form_of(client, offer)
     SaleItem.objects.update(price=Decimal("99.00"))
@@ -470,76 +416,49 @@ def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) 
     answer = client.post(page_of(offer, "buy/"), fields)
 
     assert (answer.status_code, orders_in()) == (409, 0)
-    assert "The price is now 99.00 EUR. Nothing was bought." in text_of(answer)
+    assert "The price is now 99.00 EUR. Nothing was bought." in answer.text
     for value in ("99.00", fields["key"]):
-        assert f'value="{value}"' in text_of(answer)
+        assert f'value="{value}"' in answer.text
     assert client.post(page_of(offer, "buy/"), {**fields, "price": "99.00"}).status_code == 302
     assert OrderItem.objects.get().price == Decimal("99.00")
     assert buy(offer, a=1).order.items[0].price == Decimal("99.00")
 
 
-LIMITED = {
-    "en": ("you have bought 2", "At most 3 for each customer in this sale, and you have bought them."),
-    "zh-hans": ("您已买 2 件", "本场活动每人限购 3 件，您已经买满了。"),
-}
-
-
-@pytest.mark.parametrize("language", LIMITED)
-def test_the_form_says_what_the_customer_may_still_have(customer: int, language: str) -> None:
+def test_the_form_says_what_the_customer_may_still_have(customer: int) -> None:
     offer, client = on_sale({"a": 9}, limit=3), visitor_of(customer)
-    client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
-    some, all_taken = LIMITED[language]
     buy(offer, customer, a=2)
-    assert 'max="3"' in text_of(client.get(page_of(offer, "buy/"), follow=True))
+    assert 'max="3"' in client.get(page_of(offer, "buy/"), follow=True).text
 
     answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 2})
-    assert (answer.status_code, some in text_of(answer)) == (409, True)
-    assert 'name="quantity" value="1"' in text_of(answer)
+    assert (answer.status_code, "you have bought 2" in answer.text) == (409, True)
+    assert 'name="quantity" value="1"' in answer.text
 
     buy(offer, customer, a=1)
     answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 1})
-    assert (answer.status_code, 'href="/orders/"' in text_of(answer)) == (409, True)
-    assert all_taken in text_of(answer)
+    assert (answer.status_code, 'href="/orders/"' in answer.text) == (409, True)
+    assert "At most 3 for each customer in this sale, and you have bought them." in answer.text
 
 
-@pytest.mark.parametrize(
-    ("language", "few", "none"),
-    [
-        ("en", "Only 1 left.", "Orders that are not paid within 15 minutes"),
-        ("zh-hans", "只剩 1 件", "15 分钟内没有付款的订单会退回库存"),
-    ],
-)
-def test_what_is_sold_out_is_said_with_what_is_left(customer: int, language: str, few: str, none: str) -> None:
+def test_what_is_sold_out_is_said_with_what_is_left(customer: int) -> None:
     offer, client = on_sale({"a": 1}), visitor_of(customer)
-    client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
     fields = form_of(client, offer)
     answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": 2})
-    assert (answer.status_code, few in text_of(answer), f'value="{fields["key"]}"' in text_of(answer)) == (
-        409,
-        True,
-        True,
-    )
+    assert (answer.status_code, "Only 1 left." in answer.text) == (409, True)
+    assert f'value="{fields["key"]}"' in answer.text
     buy(offer, a=1)
     answer = client.post(page_of(offer, "buy/"), fields)
-    assert (answer.status_code, none in text_of(answer)) == (409, True)
+    assert (answer.status_code, "Orders that are not paid within 15 minutes" in answer.text) == (409, True)
 
 
 @pytest.mark.parametrize("stock_shown", ["hidden", "few"])
-@pytest.mark.parametrize(
-    ("language", "fewer"),
-    [("en", "Fewer than 100 are left. Nothing was bought."), ("zh-hans", "剩余不足 100 件，这次没有")],
-)
-def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(
-    customer: int, language: str, fewer: str, stock_shown: str
-) -> None:
+def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(customer: int, stock_shown: str) -> None:
     offer, client = on_sale({"a": 37}), visitor_of(customer)
     Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
-    client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
-    fields = form_of(client, offer)
+    fields, fewer = form_of(client, offer), "Fewer than 100 are left. Nothing was bought."
 
     def refusal() -> str:
         answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": 100})
-        text = text_of(answer)
+        text = answer.text
         assert (answer.status_code, fewer in text, 'name="quantity" value="100"' in text) == (409, True, True)
         return re.sub(r'name="csrfmiddlewaretoken" value="\w+"|<script.*?</script>', "", text, flags=re.DOTALL)
 
@@ -553,15 +472,15 @@ def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
     client, coming = visitor_of(customer), on_sale({"a": 1}, opens=HOUR, closes=2 * HOUR)
     opens = Sale.objects.get(pk=coming.sale).opens_at
     answer = client.get(page_of(coming, "buy/"))
-    assert (answer.status_code, f"opens at {opens.day} {opens:%b %Y, %H:%M} UTC" in text_of(answer)) == (409, True)
+    assert (answer.status_code, f"opens at {opens.day} {opens:%b %Y, %H:%M} UTC" in answer.text) == (409, True)
 
     offer = on_sale({"b": 1})
     fields = form_of(client, offer)
     close_now(offer)
     answer = client.get(page_of(offer, "buy/"))
-    assert (answer.status_code, "The sale is over." in text_of(answer)) == (409, True)
+    assert (answer.status_code, "The sale is over." in answer.text) == (409, True)
     answer = client.post(page_of(offer, "buy/"), fields)
-    assert (answer.status_code, "The sale is not open. Nothing was bought." in text_of(answer)) == (409, True)
+    assert (answer.status_code, "The sale is not open. Nothing was bought." in answer.text) == (409, True)
 
 
 Error = Callable[[], Exception]
@@ -579,7 +498,7 @@ def test_when_the_shop_is_busy_the_same_form_is_sent_again(
     with monkeypatch.context() as patch:
         patch.setattr(buying, "place_order", raising(error()))
         answer = client.post(page_of(offer, "buy/"), fields)
-    assert (answer.status_code, f'value="{fields["key"]}"' in text_of(answer)) == (status, True)
+    assert (answer.status_code, f'value="{fields["key"]}"' in answer.text) == (status, True)
     assert ("Retry-After" in answer.headers) is (status == 503)
     assert client.post(page_of(offer, "buy/"), fields).status_code == 302
 
@@ -597,7 +516,8 @@ def test_the_rate_of_orders_is_that_of_the_api(customer: int, settings: Any) -> 
 def test_a_form_that_is_not_the_pages_own_is_refused(customer: int) -> None:
     offer, client = on_sale({"a": 5}), visitor_of(customer)
     fields = form_of(client, offer)
-    for changes in ({"quantity": "0"}, {"quantity": "1001"}, {"key": "x"}, {"price": "1e9"}, {"product": ""}):
+    numbers = [{"quantity": "0"}, {"quantity": "1001"}, {"price": "1e9"}, {"product": ""}, {"product": str(2**64)}]
+    for changes in (*numbers, {"key": "x"}):
         assert client.post(page_of(offer, "buy/"), {**fields, **changes}).status_code == 400
     other = on_sale({"b": 5})
     answer = client.post(page_of(offer, "buy/"), {**fields, "product": other.products["b"]})
@@ -617,28 +537,17 @@ def test_a_queued_order_leads_to_its_page(customer: int) -> None:
 
 def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
     offer, client = on_sale({"a": 5, "b": 5}), visitor_of(customer)
-    assert text_of(client.get(page_of(offer, "buy/"), follow=True)).count("<form") == 2
+    assert client.get(page_of(offer, "buy/"), follow=True).text.count("<form") == 2
     chosen = client.get(page_of(offer, "buy/"), {"product": offer.products["b"]}, follow=True)
-    assert (text_of(chosen).count("<form"), f'value="{offer.products["b"]}"' in text_of(chosen)) == (1, True)
+    assert (chosen.text.count("<form"), f'value="{offer.products["b"]}"' in chosen.text) == (1, True)
     assert client.get(page_of(offer, "buy/"), {"product": "x"}).status_code == 404
-
-
-def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> None:
-    """The form and the API share keys: the form finds the order that the API placed."""
-    offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
-    product = offer.products["a"]
-    body = {"sale": offer.sale, "items": [{"product": product, "quantity": 1, "price": "9.90"}]}
-    assert buyer.order(body, key=key).status_code == 201
-    fields = {"product": product, "quantity": 1, "price": "9.90", "key": key}
-    answer = visitor_of(buyer.customer).post(page_of(offer, "buy/"), fields)
-    assert (answer.status_code, orders_in()) == (302, 1)
 
 
 def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
     """The form's address keeps the key, so a buyer whose click got no response does not buy twice."""
     offer, client = on_sale({"a": 3}), visitor_of(customer)
     shown = client.get(page_of(offer, "buy/"), follow=True)
-    action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', text_of(shown))
+    action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', shown.text)
     assert action is not None
     address = f"{shown.redirect_chain[-1][0].partition('?')[0]}{action[1].replace('&amp;', '&')}"
     assert client.post(address, fields_of(shown)).status_code == 302
@@ -647,18 +556,11 @@ def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> N
     assert Order.objects.count() == 1
 
 
-def test_a_product_beyond_all_numbers_is_refused(customer: int) -> None:
-    offer, client = on_sale({"a": 3}), visitor_of(customer)
-    form = {**form_of(client, offer), "product": str(2**64)}
-    assert client.post(page_of(offer, "buy/"), form).status_code == 400
-
-
-@pytest.mark.parametrize("end", ["buy/", "../../orders/", "../../account/", "../../account/token/"])
-def test_a_nul_in_a_cookie_is_refused(end: str) -> None:
+def test_a_nul_in_a_cookie_is_refused() -> None:
     """NUL in a cookie is refused, because Postgres cannot look it up as a session key."""
     client = Client(raise_request_exception=False, headers={"Cookie": r'sessionid="abcdefgh\000"'})
-    path = f"/{end.removeprefix('../../')}" if end.startswith("..") else page_of(on_sale({"a": 3}), end)
-    assert client.get(path).status_code == 400
+    for path in (page_of(on_sale({"a": 3}), "buy/"), "/orders/", "/account/", "/account/token/"):
+        assert client.get(path).status_code == 400, path
 
 
 @pytest.mark.parametrize("path", ["/orders/", f"/orders/{UUID(int=7)}/", "/account/", "/sales/{}/buy/"])
@@ -677,7 +579,7 @@ def test_a_chinese_page_shows_chinese_names_where_there_are_some(client: Client)
     Product.objects.filter(sku="a").update(name_zh="甲")
     Sale.objects.update(name_zh="特卖")
     for path in (page_of(offer), "/sales/"):
-        in_english, in_chinese = (client.get(path, headers=sent).content.decode() for sent in ({}, CHINESE))
+        in_english, in_chinese = (client.get(path, headers=sent).text for sent in ({}, CHINESE))
         assert "甲" not in in_english
         assert "特卖" not in in_english
         assert "特卖</" in in_chinese
