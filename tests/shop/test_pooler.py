@@ -29,7 +29,7 @@ from inventory.strategies import group_commit, registry
 from inventory.strategies.locks import conninfo, lock_strategy
 from loadtest.tokens import access_token
 from locking.postgres import AdvisoryLock
-from servers import Servers, postgres
+from servers import postgres
 from shop import limits
 from shop.api import health
 from shop.look import UNEXPECTED, look
@@ -114,14 +114,6 @@ def pooled(mode: str, through: Through) -> Iterator[PgBouncer]:
     """A PgBouncer that all connections of this process use."""
     with running_pgbouncer(mode) as pooler, through(pooler):
         yield pooler
-
-
-@pytest.fixture
-def proxy(servers: Servers) -> Iterator[Proxy]:
-    database = django_settings.DATABASES["default"]
-    proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
-    yield proxy
-    proxy.close()
 
 
 @contextmanager

@@ -23,42 +23,27 @@ THREADS = 8
 
 
 class SilentServer:
-    """Accepts connections, counts them, and never responds."""
+    """Connects clients, counts them, and never responds: no thread accepts their connections."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
         self.port = self._listener.getsockname()[1]
         self._accepted: list[socket.socket] = []
-        self._sentinel = threading.Event()
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection, peer = self._listener.accept()
-            except OSError:
-                return
-            if peer == self._last:
-                self._sentinel.set()
-            else:
-                self._accepted.append(connection)
 
     def count(self) -> int:
-        """Return the number of connections. When one more, uncounted, is accepted, all earlier ones are counted."""
-        self._sentinel.clear()
-        with socket.socket() as last:
-            last.bind(("127.0.0.1", 0))
-            self._last = last.getsockname()
-            last.connect(("127.0.0.1", self.port))
-            assert self._sentinel.wait(30)
-        return len(self._accepted)
+        """Accept connections in their order up to one that this method opens. Return how many came before it."""
+        with socket.create_connection(("127.0.0.1", self.port)) as last:
+            while True:
+                connection, peer = self._listener.accept()
+                if peer == last.getsockname():
+                    connection.close()
+                    return len(self._accepted)
+                self._accepted.append(connection)
 
     def close(self) -> None:
         self._listener.close()
         for connection in self._accepted:
             connection.close()
-
-    _last: tuple[str, int] | None = None
 
 
 @pytest.fixture
@@ -168,10 +153,7 @@ def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
 @pytest.mark.parametrize("strategy", ["lua", "lua-queue"])  # segmented-redis fails at its lock, before it takes units.
 @pytest.mark.django_db(transaction=True)
 def test_an_order_is_refused_before_it_asks(buyer: Buyer, now: list[float], strategy: str) -> None:
-    """An order that the breaker refuses is not recorded as having taken units.
-
-    At ten thousand refusals a second, the records would displace those of other orders.
-    """
+    """A refused order is not recorded as having taken units. Many such records would displace those of others."""
     offer = on_sale({"a": 1}, strategy=strategy)
     redis_connections.breaker.begin()
     assert_problem(buyer.order(order_body(offer, a=1)), 503, "unavailable")

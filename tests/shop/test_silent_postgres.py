@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -22,14 +21,6 @@ from tests.shop.web_server import ask, connect, received, web_server
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
-
-
-@pytest.fixture
-def proxy(django_db_setup: None) -> Iterator[Proxy]:
-    database = settings.DATABASES["default"]
-    proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
-    yield proxy
-    proxy.close()
 
 
 def url(proxy: Proxy) -> str:
@@ -82,10 +73,7 @@ def test_every_connection_notices_a_server_that_is_gone() -> None:
 
 @pytest.mark.slow
 def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
-    """Queued orders, which need only Redis, go on while Postgres is silent.
-
-    The first ones wait until their connection gives up. Then one caller at a time queries Postgres.
-    """
+    """The first orders wait until their connection gives up. Then one caller at a time queries Postgres."""
     offer = on_sale({"a": 100}, strategy="lua-queue")
     body = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})
     headers = {"Content_Type": "application/json", "Idempotency_Key": "one"}
@@ -94,10 +82,7 @@ def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
     def place(token: str) -> int:
         return ask(port, "POST", "/api/orders/", body, Authorization=token, **headers)[0]
 
-    with (
-        web_server(DATABASE_URL=url(proxy), OFFER_TTL="0") as (port, _),
-        ThreadPoolExecutor(20) as customers,
-    ):
+    with web_server(DATABASE_URL=url(proxy), OFFER_TTL="0") as (port, _), ThreadPoolExecutor(20) as customers:
         assert place(tokens[0]) == 202
         proxy.hang()
         assert set(customers.map(place, tokens[1:])) == {202}

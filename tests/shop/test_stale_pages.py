@@ -13,7 +13,7 @@ from django.test import Client
 
 from shop.models import Order, OrderItem, Refund, Sale, SaleItem
 from shop.orders.returns import return_order
-from tests.factories import at_once, new_customer, on_sale
+from tests.factories import OnSale, at_once, new_customer, on_sale
 from tests.shop.conftest import assert_conserved, on_hand
 from tests.shop.test_admin import ORDERS, SALES, get, in_hours, post, run_action, text, the_form
 from tests.shop.test_returns import paid
@@ -26,18 +26,23 @@ def hidden(page: str, prefix: str) -> dict[str, str]:
     return dict(re.findall(rf'<input type="hidden" name="({prefix}[^"]*)" value="([^"]*)"', page))
 
 
+def opened_form(client: Client, offer: OnSale, **more: Any) -> dict[str, Any]:
+    """Return the form of a sale that is open now, with what the page shows at present."""
+    window = {"opens": in_hours(-1), "closes": in_hours(1)}
+    return the_form(offer, **{**window, **more}) | hidden(get(client, f"{SALES}{offer.sale}/change/"), "shown")
+
+
 def test_a_closed_sale_is_not_reopened_by_an_older_form(admin_client: Client) -> None:
     offer = on_sale({"a": 10}, strategy="lua")
     link = f"{SALES}{offer.sale}/change/"
-    shown = hidden(get(admin_client, link), "shown")
-    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1))
+    form = opened_form(admin_client, offer)
     run_action(admin_client, SALES, "close", offer.sale)
     closed = Sale.objects.get().closes_at
-    page = post(admin_client, link, {**form, **shown})
+    page = post(admin_client, link, form)
     assert "The sale has changed since this page was opened" in page
     assert Sale.objects.values_list("name", "closes_at").get() == ("Sale by lua", closed)
     # A newly opened page can be saved.
-    assert admin_client.post(link, {**form, **hidden(get(admin_client, link), "shown")}).status_code == 302
+    assert admin_client.post(link, opened_form(admin_client, offer)).status_code == 302
     assert Sale.objects.get().name == "Another"
 
 
@@ -45,8 +50,7 @@ def test_a_closed_sale_is_not_reopened_by_an_older_form(admin_client: Client) ->
 def test_the_price_of_another_operator_is_not_overwritten(admin_client: Client, change: dict[str, Any]) -> None:
     offer = on_sale({"a": 10}, price="9.90")
     link = f"{SALES}{offer.sale}/change/"
-    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1), **{"items-0-price": "9.90"})
-    form |= hidden(get(admin_client, link), "shown")
+    form = opened_form(admin_client, offer, **{"items-0-price": "9.90"})
     SaleItem.objects.update(**change)
     assert "The sale has changed since this page was opened" in post(admin_client, link, form)
     assert SaleItem.objects.filter(**change).exists()
@@ -58,9 +62,8 @@ def test_another_rate_of_a_waiting_room_keeps_the_opening(admin_client: Client) 
     Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=5)
     before = Sale.objects.get()
     link = f"{SALES}{offer.sale}/change/"
-    room = {"waiting_room": "on", "admitted_per_second": "9"}
-    form = the_form(offer, opens=before.opens_at, closes=in_hours(1), **room)
-    assert admin_client.post(link, form | hidden(get(admin_client, link), "shown")).status_code == 302
+    form = opened_form(admin_client, offer, opens=before.opens_at, waiting_room="on", admitted_per_second="9")
+    assert admin_client.post(link, form).status_code == 302
     assert Sale.objects.values_list("opens_at", "admitted_per_second").get() == (before.opens_at, 9)
 
 
@@ -68,10 +71,9 @@ def test_another_rate_of_a_waiting_room_keeps_the_opening(admin_client: Client) 
 def test_a_waiting_room_that_has_opened_is_only_postponed(admin_client: Client, hours: float, status: int) -> None:
     offer = on_sale({"a": 3}, opens=timedelta(hours=-1), closes=timedelta(hours=3))
     Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=5)
-    link = f"{SALES}{offer.sale}/change/"
     room = {"waiting_room": "on", "admitted_per_second": "5"}
-    form = the_form(offer, opens=in_hours(hours), closes=in_hours(3), **room) | hidden(get(admin_client, link), "shown")
-    answer = admin_client.post(link, form)
+    form = opened_form(admin_client, offer, opens=in_hours(hours), closes=in_hours(3), **room)
+    answer = admin_client.post(f"{SALES}{offer.sale}/change/", form)
     assert answer.status_code == status
     assert ("counts from then on" in answer.text) is (status == 200)
 
@@ -79,10 +81,9 @@ def test_a_waiting_room_that_has_opened_is_only_postponed(admin_client: Client, 
 def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
     """Preheating, at any time by Celery, leaves an open form valid."""
     offer = on_sale({"a": 10}, strategy="lua", preheat=False)
-    link = f"{SALES}{offer.sale}/change/"
-    form = the_form(offer, opens=in_hours(-1), closes=in_hours(1)) | hidden(get(admin_client, link), "shown")
+    form = opened_form(admin_client, offer)
     run_action(admin_client, SALES, "preheat", offer.sale)
-    assert admin_client.post(link, form).status_code == 302
+    assert admin_client.post(f"{SALES}{offer.sale}/change/", form).status_code == 302
 
 
 def refund_form(page: str, units: int) -> dict[str, str]:

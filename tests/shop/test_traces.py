@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -231,11 +232,9 @@ def test_no_order_waits_for_a_collector_that_does_not_answer(redis: Redis, tmp_p
 
 
 ENDS = """
-import sys
-import time
 import django
 django.setup()
-from shop.traces import tracer, tracing
+from shop.traces import tracing
 tracing.start("web", str)
 with tracing._tracer._tracer.start_as_current_span("one"):
     print("started", flush=True)
@@ -257,9 +256,7 @@ def test_no_process_waits_long_at_its_end_for_a_collector_that_does_not_answer()
 
 
 IMPORTED = """
-import sys
-import time
-import django
+import sys, django
 django.setup()
 import shop.runtime.tasks, shop.runtime.wsgi
 from shop.runtime import measuring
@@ -286,7 +283,6 @@ def test_without_traces_the_shop_imports_nothing_of_opentelemetry() -> None:
 
 WITHOUT = """
 import sys
-import time
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -332,24 +328,6 @@ def test_the_requests_that_place_an_order_are_traced_and_no_other() -> None:
     assert not any(tracing.PURCHASE.fullmatch(path) for path in others)
 
 
-@dataclass
-class Scope:
-    """The attributes of a request that the tracer reads."""
-
-    path: str
-    method: str = "POST"
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass
-class Answered:
-    """A request that was answered."""
-
-    scope: Scope
-    at: float = field(default_factory=time.monotonic)
-    status: int = 409
-
-
 def test_a_span_holds_no_value_of_a_row_and_no_long_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """A span has no value of a row, although Postgres quotes refused rows, and no long path, which anybody can send."""
     got = InMemorySpanExporter()
@@ -360,7 +338,9 @@ def test_a_span_holds_no_value_of_a_row_and_no_long_path(monkeypatch: pytest.Mon
     def refuse(*statement: Any) -> None:
         raise IntegrityError("DETAIL: Failing row contains (1, a secret)")
 
-    with traces.answering(Answered(Scope(f"/sales/{'x' * 30_000}/buy/"))), pytest.raises(IntegrityError):
+    scope = SimpleNamespace(path=f"/sales/{'x' * 30_000}/buy/", method="POST", headers={})
+    answered: Any = SimpleNamespace(scope=scope, at=time.monotonic(), status=409)
+    with traces.answering(answered), pytest.raises(IntegrityError):
         traces._trace_statement(refuse, "INSERT INTO shop_order VALUES (%s)", None, False, {})
     wait_for(lambda: len(got.get_finished_spans()) == 2)
     statement, request = got.get_finished_spans()
