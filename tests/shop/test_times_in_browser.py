@@ -6,20 +6,27 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from django.conf import settings
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 
 from shop.models import Sale
-from tests.browser import IN_BROWSER, launch
+from tests.browser import IN_BROWSER
 from tests.factories import close_now, new_customer, on_sale
+from tests.shop.browser_support import Enter, browser, enter
 from tests.shop.conftest import buy
-from tests.shop.payment_support import session_of
 from tests.shop.waiting_support import with_room
 
 TOKYO = timezone(timedelta(hours=9), "GMT+9")
 HOUR = timedelta(hours=1)
 
+__all__ = ["browser", "enter"]  # the fixtures
+
 pytestmark = IN_BROWSER
+
+
+@pytest.fixture
+def port(live_server: Any) -> int:
+    """The shop in this process, so that it notices a closed sale at once."""
+    return int(live_server.thread.port)
 
 
 def in_words(moment: str, language: str, zone: timezone) -> str:
@@ -37,17 +44,13 @@ def times_of(page: Page) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_times_have_one_form_on_all_pages(
-    live_server: Any, monkeypatch: pytest.MonkeyPatch, language: str, *, scripts: bool
-) -> None:
+def test_times_have_one_form_on_all_pages(enter: Enter, language: str, *, scripts: bool) -> None:
     """All pages show times in one form. Without scripts they are in UTC."""
     customer = new_customer()
     over, offer = on_sale({"o": 1}, opens=-2 * HOUR, closes=-HOUR), on_sale({"b": 3}, opens=-HOUR, closes=20 * HOUR)
     coming = with_room(coming=True)
     slug = dict(Sale.objects.values_list("pk", "slug"))
     order = buy(offer, customer, b=1).order.pk
-    session = session_of(customer)
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
     pages = {
         "/sales/": 3,
         f"/sales/{slug[over.sale]}/": 2,
@@ -58,21 +61,14 @@ def test_times_have_one_form_on_all_pages(
         f"/orders/{order}/": 3,
         "/": 1,
     }
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
-        context = browser.new_context(
-            base_url=live_server.url, locale=language, timezone_id="Asia/Tokyo", java_script_enabled=scripts
-        )
-        context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": live_server.url}])
-        page = context.new_page()
-        for address, count in pages.items():
-            if address == "/":
-                close_now(offer)  # Make the first page show when the next sale opens.
-            page.goto(address)
-            if scripts and count:
-                expect(page.locator("time:visible").first).to_contain_text("GMT+9")
-            found = times_of(page)
-            zone = TOKYO if scripts else UTC
-            assert len(found) == count, address
-            assert [words for _, words in found] == [in_words(moment, language, zone) for moment, _ in found], address
-        browser.close()
+    page = enter(customer, language, timezone_id="Asia/Tokyo", java_script_enabled=scripts).new_page()
+    for address, count in pages.items():
+        if address == "/":
+            close_now(offer)  # Make the first page show when the next sale opens.
+        page.goto(address)
+        if scripts and count:
+            expect(page.locator("time:visible").first).to_contain_text("GMT+9")
+        found = times_of(page)
+        zone = TOKYO if scripts else UTC
+        assert len(found) == count, address
+        assert [words for _, words in found] == [in_words(moment, language, zone) for moment, _ in found], address

@@ -8,7 +8,7 @@ from playwright.sync_api import BrowserContext, Page
 from shop.pages import login_hint
 from tests.browser import IN_BROWSER
 from tests.factories import new_customer
-from tests.shop.browser_support import EN, Enter, browser, button, enter, opened, port, prepared, shows, sold
+from tests.shop.browser_support import EN, Enter, browser, button, enter, opened, port, prepared, shows
 from tests.shop.payment_support import login_cookies
 from tests.waiting import wait_for
 
@@ -33,19 +33,6 @@ def return_to(page: Page) -> None:
     with page.expect_response("**/now.json"):
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.evaluate(IDENTIFIED)
-
-
-def test_a_visitor_who_is_not_logged_in_requests_no_token(enter: Enter) -> None:
-    _, address = sold()
-    context = enter()
-    tokens = requests_of(context, "/account/token/")
-    page = opened(context, address)
-    shows(page, EN["log in"])
-    for _ in range(2):
-        return_to(page)
-    page.reload()
-    shows(page, EN["log in"])
-    assert tokens == []
 
 
 def test_a_customer_requests_one_token_for_each_page_load(enter: Enter) -> None:

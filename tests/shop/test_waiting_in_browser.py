@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,16 @@ from typing import Any
 import pytest
 from django.utils import timezone
 from django_redis import get_redis_connection
-from playwright.sync_api import BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Page, expect
 
 from shop.models import Product, Sale
 from shop.sales import lifecycle, offers
 from shop.waiting import room
-from tests.browser import IN_BROWSER, launch
+from tests.browser import IN_BROWSER
 from tests.factories import OnSale, new_customer, orders_in
-from tests.shop.payment_support import login_cookies
-from tests.shop.waiting_support import set_rate, with_room
+from tests.shop.browser_support import DESKTOP, PHONE, Enter, assert_accessible, browser, enter, opened
+from tests.shop.waiting_support import enter_all, set_rate, with_room
 
-AXE = Path(__file__).parent.parent / "lab" / "vendor" / "axe.min.js"
-PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1440, "height": 900}
 SLOW = 30_000
 """Maximum milliseconds until a waiting page shows a change."""
 OTHERS = 811
@@ -33,35 +31,23 @@ WORDS = {
     "zh-CN": ("进入等候室", "您是第 812 位", "购买", "抢到了", "您已参加抽签"),
 }
 
+__all__ = ["browser", "enter"]  # the fixtures
+
 pytestmark = IN_BROWSER
 
 Visit = Callable[..., BrowserContext]
 
 
 @pytest.fixture
-def visit(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
-    """Open browsers of customers. When the test ends, no page may have written to its console."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
-    complaints: list[str] = []
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
+def port(live_server: Any) -> int:
+    """The shop in this process, so that a test can change how often a page polls."""
+    return int(live_server.thread.port)
 
-        def visited(language: str = "en", **options: Any) -> BrowserContext:
-            context = browser.new_context(
-                **{"base_url": live_server.url, "locale": language, "viewport": PHONE, **options}
-            )
-            context.set_default_timeout(20_000)
-            context.add_cookies(login_cookies(new_customer(), live_server.url))
-            context.on(
-                "console",
-                lambda line: line.text.startswith("Failed to load resource") or complaints.append(line.text),
-            )
-            context.on("weberror", lambda error: complaints.append(str(error.error)))
-            return context
 
-        yield visited
-        browser.close()
-    assert complaints == []
+@pytest.fixture
+def visit(enter: Enter) -> Visit:
+    """Open the browser of a new customer."""
+    return lambda language="en", **options: enter(new_customer(), language, **options)
 
 
 def crowded(**options: Any) -> tuple[OnSale, str]:
@@ -72,17 +58,20 @@ def crowded(**options: Any) -> tuple[OnSale, str]:
     offers.forget(offer.sale)
     read = offers.get(offer.sale)
     assert read is not None
-    for customer in range(100_001, 100_001 + OTHERS):
-        room.enter(read, customer)
+    enter_all(read, range(100_001, 100_001 + OTHERS))
     return offer, "tonight"
 
 
-def assert_accessible(page: Page) -> None:
-    """Check that axe reports nothing, and that the page is not wider than the screen."""
-    page.evaluate(AXE.read_text(encoding="utf-8"))
-    violations = page.evaluate("axe.run()")["violations"]
-    assert [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in violations] == []
-    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+def entered(context: BrowserContext, headline: str = "You are number 812") -> Page:
+    """Enter the waiting room of the `crowded` sale, and return its page."""
+    page = opened(context, "/waiting/tonight/")
+    page.locator("form button").click()
+    says(page, headline)
+    return page
+
+
+def says(page: Page, headline: str | re.Pattern[str], timeout: float = 20_000) -> None:
+    expect(page.locator("[data-shown=headline]")).to_have_text(headline, timeout=timeout)
 
 
 @pytest.mark.parametrize("language", WORDS)
@@ -91,20 +80,18 @@ def test_a_buyer_waits_for_their_turn_and_buys(
     visit: Visit, language: str, viewport: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "SLOWEST", 2)  # A poll per minute is too slow for a test.
-    enter, number, buy, yours, _ = WORDS[language]
+    enters, number, buy, yours, _ = WORDS[language]
     offer, slug = crowded()
     context = visit(language, viewport=viewport)
-    sale = context.new_page()
-    sale.goto(f"/sales/{slug}/")
+    sale = opened(context, f"/sales/{slug}/")
     leads = sale.locator(".buying a.button")
-    expect(leads).to_have_text(enter)
+    expect(leads).to_have_text(enters)
     leads.click()
-    sale.get_by_role("button", name=enter).click()
-    expect(sale.locator("[data-shown=headline]")).to_have_text(number)
+    sale.get_by_role("button", name=enters).click()
+    says(sale, number)
     assert_accessible(sale)
 
-    shop = context.new_page()
-    shop.goto(f"/sales/{slug}/")
+    shop = opened(context, f"/sales/{slug}/")
     button = shop.locator(".buying button")
     expect(button).to_have_text(number)
     expect(button).to_have_attribute("aria-disabled", "true")
@@ -121,31 +108,15 @@ def test_a_buyer_waits_for_their_turn_and_buys(
 
 
 @pytest.mark.parametrize("language", WORDS)
-def test_before_the_opening_the_page_of_the_sale_shows_the_draw(visit: Visit, language: str) -> None:
-    *_, draw = WORDS[language]
-    _, slug = crowded(coming=True)
-    page = visit(language).new_page()
-    page.goto(f"/sales/{slug}/")
-    page.locator(".buying a.button").click()
-    page.locator("form button").click()
-    expect(page.locator("[data-shown=headline]")).to_have_text(draw)
-    assert_accessible(page)
-    page.goto(f"/sales/{slug}/")
-    expect(page.locator(".product")).to_have_attribute("data-state", "draw")
-
-
-@pytest.mark.parametrize("language", WORDS)
-@pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
 def test_without_javascript_a_buyer_waits_and_buys(
-    visit: Visit, language: str, viewport: Any, monkeypatch: pytest.MonkeyPatch
+    visit: Visit, language: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "SLOWEST", 2)
-    enter, number, buy, *_ = WORDS[language]
+    enters, number, buy, *_ = WORDS[language]
     offer, slug = crowded()
-    page = visit(language, viewport=viewport, java_script_enabled=False).new_page()
-    page.goto(f"/sales/{slug}/buy/")
-    page.get_by_role("button", name=enter).click()
-    expect(page.locator("[data-shown=headline]")).to_have_text(number)
+    page = opened(visit(language, java_script_enabled=False), f"/sales/{slug}/buy/")
+    page.get_by_role("button", name=enters).click()
+    says(page, number)
     set_rate(offer, 5000)
     page.wait_for_url(f"**/sales/{slug}/")  # The page reloads itself.
     page.locator(".buying button").click()
@@ -157,12 +128,9 @@ def test_without_javascript_a_buyer_waits_and_buys(
 def test_lost_places_are_told_and_the_sale_goes_on(visit: Visit, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "SLOWEST", 2)
     _, slug = crowded()
-    page = visit().new_page()
-    page.goto(f"/waiting/{slug}/")
-    page.get_by_role("button", name="Enter the waiting room").click()
-    expect(page.locator("[data-shown=headline]")).to_have_text("You are number 812")
+    page = entered(visit())
     redis.flushall()
-    expect(page.locator("[data-shown=headline]")).to_have_text("Your place was lost")
+    says(page, "Your place was lost")
     page.get_by_role("button", name="Enter the waiting room").click()
     page.wait_for_url(f"**/sales/{slug}/")
     expect(page.locator(".product")).to_have_attribute("data-state", "open")
@@ -179,10 +147,8 @@ PAUSED = {"en": "obody is admitted until it goes on.", "zh-CN": "恢复之前不
 @pytest.mark.parametrize("language", WORDS)
 def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, viewport: Any, tmp_path: Path) -> None:
     """A pause is shown instead of the estimate. Screenshots are in `SCREENSHOTS`, if that is set."""
-    offer, slug = crowded()
-    page = visit(language, viewport=viewport).new_page()
-    page.goto(f"/waiting/{slug}/")
-    page.locator("form button").click()
+    offer, _ = crowded()
+    page = entered(visit(language, viewport=viewport), WORDS[language][1])
     notice, estimate = page.locator("[data-shown=paused]"), page.locator("[data-shown=estimate]")
     expect(estimate).to_be_visible()
     expect(notice).to_be_hidden()
@@ -190,7 +156,7 @@ def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, 
     expect(notice).to_contain_text(PAUSED[language], timeout=SLOW)
     expect(notice).to_be_visible(timeout=SLOW)
     expect(estimate).to_be_hidden()
-    expect(page.locator("[data-shown=headline]")).to_have_text(WORDS[language][1])
+    says(page, WORDS[language][1])
     assert_accessible(page)
     folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
     page.screenshot(path=folder / f"room paused-{language}-{viewport['width']}.png", full_page=True)
@@ -203,11 +169,12 @@ def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, 
 def test_who_is_in_the_draw_reads_that_the_sale_is_paused(visit: Visit, language: str) -> None:
     offer, slug = crowded(coming=True)
     context = visit(language)
-    room_page, sale_page = context.new_page(), context.new_page()
-    room_page.goto(f"/waiting/{slug}/")
+    room_page = opened(context, f"/sales/{slug}/")
+    room_page.locator(".buying a.button").click()
     room_page.locator("form button").click()
-    expect(room_page.locator("[data-shown=headline]")).to_have_text(WORDS[language][4])
-    sale_page.goto(f"/sales/{slug}/")
+    says(room_page, WORDS[language][4])
+    assert_accessible(room_page)
+    sale_page = opened(context, f"/sales/{slug}/")
     expect(sale_page.locator(".product")).to_have_attribute("data-state", "draw")
     lifecycle.pause(offer.sale)
     expect(room_page.locator("[data-shown=paused]")).to_be_visible(timeout=SLOW)
@@ -218,23 +185,21 @@ def test_another_opening_is_noticed_in_the_draw(visit: Visit) -> None:
     """If the opening is moved, the page of the draw shows it at once. Control: a page that cannot read the sale."""
     offer, slug = crowded(coming=True)
     context = visit(timezone_id="UTC")
-    room_page, sale_page, deaf = context.new_page(), context.new_page(), context.new_page()
+    room_page, deaf = entered(context, "You are in the draw"), context.new_page()
     deaf.route("**/now.json", lambda route: route.abort())
-    room_page.goto(f"/waiting/{slug}/")
-    room_page.locator("form button").click()
     for page in (room_page, deaf):
         page.goto(f"/waiting/{slug}/")
-        expect(page.locator("[data-shown=headline]")).to_have_text("You are in the draw")
-    sale_page.goto(f"/sales/{slug}/")
+        says(page, "You are in the draw")
+    sale_page = opened(context, f"/sales/{slug}/")
     expect(sale_page.locator(".product")).to_have_attribute("data-state", "draw")
     later = timezone.now() + timedelta(minutes=90)
     Sale.objects.filter(pk=offer.sale).update(opens_at=later)
     for page in (room_page, sale_page):
         expect(page.locator("time[data-shown=opens_at]")).to_contain_text(f"{later:%H:%M}", timeout=SLOW)
     Sale.objects.filter(pk=offer.sale).update(opens_at=timezone.now())
-    expect(room_page.locator("[data-shown=headline]")).to_have_text(re.compile("You are number [0-9]+"), timeout=SLOW)
+    says(room_page, re.compile("You are number [0-9]+"), timeout=SLOW)
     expect(sale_page.locator(".buying button")).to_have_text(re.compile("You are number [0-9]+"), timeout=SLOW)
-    expect(deaf.locator("[data-shown=headline]")).to_have_text("You are in the draw")
+    says(deaf, "You are in the draw")
 
 
 # The title, and a hidden page
@@ -248,16 +213,6 @@ HIDE = "Object.defineProperty(document, 'hidden', { value: true, configurable: t
 RETURN = "delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))"
 
 
-def entered(visit: Visit, language: str = "en") -> tuple[OnSale, Page]:
-    """Return a sale and a page of its waiting room. The visitor of the page is behind `OTHERS` customers."""
-    offer, slug = crowded()
-    page = visit(language).new_page()
-    page.goto(f"/waiting/{slug}/")
-    page.locator("form button").click()
-    expect(page.locator("[data-shown=headline]")).to_have_text(WORDS[language][1])
-    return offer, page
-
-
 def turns_begun(offer: OnSale) -> int:
     """Return how many turns have begun, without the one of the first customer in the line, who did not have to wait."""
     return int(get_redis_connection("default").hlen(room.keys(offer.sale)[2])) - 1
@@ -269,7 +224,8 @@ def test_a_hidden_page_tells_the_turn_in_its_title_and_does_not_begin_it(
 ) -> None:
     monkeypatch.setattr(room, "SLOWEST", 2)  # A poll per minute is too slow for a test.
     waiting, turn = TITLES[language]
-    offer, page = entered(visit, language)
+    offer, _ = crowded()
+    page = entered(visit(language), WORDS[language][1])
     # Some have been admitted since, but the line still has hundreds.
     expect(page).to_have_title(re.compile(re.escape(waiting).replace("811", "(8[01][0-9]|7[0-9]{2})")))
     page.evaluate(HIDE)
@@ -285,7 +241,8 @@ def test_a_hidden_page_tells_the_turn_in_its_title_and_does_not_begin_it(
 
 def test_a_turn_that_begins_on_a_hidden_page_is_told_in_its_title(visit: Visit) -> None:
     """If the rate rises a lot, the next poll finds the turn before the page expects it."""
-    offer, page = entered(visit)
+    offer, _ = crowded()
+    page = entered(visit())
     page.evaluate(HIDE)
     set_rate(offer, 5000)
     read = offers.get(offer.sale)
@@ -301,7 +258,8 @@ def test_a_turn_that_begins_on_a_hidden_page_is_told_in_its_title(visit: Visit) 
 
 def test_a_return_to_the_page_polls_once_in_two_seconds(visit: Visit) -> None:
     """The shop has set a pause of a minute, in which the place would be old."""
-    offer, page = entered(visit)
+    offer, _ = crowded()
+    page = entered(visit())
     polls: list[str] = []
     page.on("request", lambda request: polls.append(request.url) if request.url.endswith("/waiting/") else None)
     page.wait_for_timeout(2000)
