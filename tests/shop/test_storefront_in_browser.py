@@ -209,13 +209,15 @@ def buy_one(customer: int) -> Any:
 
 
 @for_each_reader
-def test_the_pages_of_errors(
+def test_the_pages_of_errors_and_of_some_problem_types(
     walk: Any, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visitor = walk(language, viewport)
     visitor.go("/nothing/", "404", 404)
     visitor.go("/sales/nothing/", "404 sale", 404)
     visitor.go("/sales", "404 slash", 404)
+    for slug in SOME_PROBLEMS:
+        visitor.go(f"/api/problems/{slug}/", f"problem {slug}")
     visitor.page.goto("/account/login/")
     visitor.page.evaluate("document.querySelector('[name=csrfmiddlewaretoken]').value = ''")
     visitor.page.locator("[name=login]").fill("a")
@@ -225,13 +227,6 @@ def test_the_pages_of_errors(
     visitor.look("403")
     monkeypatch.setattr(sales.now, "get_all", raising(RuntimeError("broken")))
     visitor.go("/sales/", "500", 500)
-
-
-@for_each_reader
-def test_some_pages_of_problem_types(walk: Any, language: str, viewport: dict[str, int]) -> None:
-    visitor = walk(language, viewport)
-    for slug in SOME_PROBLEMS:
-        visitor.go(f"/api/problems/{slug}/", f"problem {slug}")
 
 
 OF_SWAGGER_UI = {"region", "heading-order", "nested-interactive"}
@@ -272,9 +267,8 @@ def test_the_first_page_shows_all_doors_in_one_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
     assert min(min(door["width"], door["height"]) for door in doors) >= 44, "a finger hits each door"
     assert_accessible(page)
-    page.screenshot(
-        path=Path(os.environ.get("SCREENSHOTS", tmp_path)) / f"home-{selling}-{language}-{viewport['width']}.png"
-    )
+    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
+    page.screenshot(path=folder / f"home-{selling}-{language}-{viewport['width']}.png")
 
 
 def place(page: Page, selector: str) -> dict[str, float]:
