@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import SuspiciousOperation
 from django.test import Client, RequestFactory
+from redis import Redis
 from rest_framework.test import APIClient
 
 from shop.api.problems import PROBLEMS
@@ -88,6 +89,12 @@ def test_a_wrong_quantity_is_told_the_form(buyer: Buyer, quantity: Any) -> None:
     body["items"][0]["quantity"] = quantity
     document = assert_problem(buyer.order(body), 400, "invalid", pointers=["#/items/0/quantity"])
     assert document["errors"][0]["detail"] == "Send a whole number without quotes or decimals, such as 1."
+
+
+def test_over_the_order_rate_the_limit_is_told(buyer: Buyer, settings: Any, redis: Redis) -> None:
+    settings.ORDER_RATE = 0
+    document = assert_problem(buyer.order({}), 429, "too-fast")
+    assert document["detail"] == "Try again in 1 second. A customer may send 0 order requests in a second."
 
 
 @pytest.mark.parametrize(
