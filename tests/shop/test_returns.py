@@ -29,6 +29,7 @@ from tests.shop.test_admin import get, run_action, text
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 ORDERS = "/admin/shop/order/"
+REFUNDS = "/admin/shop/refund/"
 
 
 def paid(offer: OnSale, customer: int, **units: int) -> UUID:
@@ -231,6 +232,8 @@ def test_operators_refund_whole_orders_and_items(admin_client: Client, customer:
     assert f"{order} is refunded." in page
     assert f"{pending} was not refunded: The order is pending." in page
     assert (state(order), refunds()) == ("refunded", [(Decimal("9.90"), False), (Decimal("19.80"), False)])
+    run_action(admin_client, REFUNDS, "refund", *Refund.objects.values_list("pk", flat=True))
+    assert refunds() == [(Decimal("9.90"), True), (Decimal("19.80"), True)]
     assert_conserved()
 
 
