@@ -121,6 +121,12 @@ def test_saving_an_old_copy_keeps_strategy_and_preheating() -> None:
     assert (sale(offer.sale).strategy, sale(offer.sale).is_loaded) == ("guarded-update", True)
 
 
+def test_only_strategies_that_use_redis_load_counters() -> None:
+    for name in NAMES:
+        on_sale({name: 1}, strategy=name)
+    assert registry.counters().left(NAMES) == {name: 1 if name.startswith("lua") else None for name in NAMES}
+
+
 @pytest.mark.parametrize("call", [preheat_sale, lifecycle.close])
 def test_without_redis_preheating_and_closing_fail(redis_gone: Gone, call: Callable[[int], None]) -> None:
     offer = on_sale({"a": 1}, strategy="lua")
