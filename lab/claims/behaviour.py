@@ -8,13 +8,13 @@ do not change the behaviour:
 - names of local variables: they are numbered in the order in which they appear;
 - imports and file paths: a definition is hashed by its text and by the definitions that its names lead to;
 - comments and blank lines of Lua and SQL;
-- help texts, names of models and their fields, and log messages: only people read them;
+- help texts and `verbose_name` of models and fields, and log messages: only people read them;
 - migrations: the models describe the same tables, and a test compares the two.
 
-A method counts if its class is reached and an attribute with its name is used somewhere. It does not count if all
-reached classes override it. A class from outside the project may call any method of its subclasses. So all methods of
-such a subclass and of its bases count. If the keys of a table or set are slugs of rungs, only the row of the rung in
-question counts.
+A method is hashed if its class is reached and code uses an attribute with the name of the method. It is not hashed if
+all reached classes override it. A class from outside the project may call any method of its subclasses. So if a class
+of the project has such a base class, all methods of the class and of its bases are hashed. If the keys of a table or
+set are slugs of rungs, only the row of the rung in question is hashed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     Args:
         roots: functions and classes of the project or of other packages, or names as `module:name`.
         slug: the rung in question.
-        slugs: the slugs of all rungs. If a dict has slugs as keys, only the entry of `slug` is hashed. Then entries of
-            other rungs may change.
+        slugs: the slugs of all rungs. If a dict has slugs as keys, only the entry of `slug` is hashed. Then a
+            change of another entry does not change the hash.
     """
     digest = hashlib.sha256()
     for text in sorted(reach(roots, slug=slug, slugs=slugs).values()):
@@ -85,7 +85,7 @@ class _Search:
         self._extended_by: dict[Key, set[Key]] = {}
 
     def begin(self, root: Any) -> None:
-        # Importing a root may create a circular import. It can then be given as `module:name`.
+        # If the import of a root would be circular, the caller passes the text `module:name` instead of the root.
         module, name = root.split(":") if isinstance(root, str) else (root.__module__, root.__qualname__)
         if module.partition(".")[0] in ROOMS:
             self._use((module, name))

@@ -168,8 +168,8 @@ class Client:
             # The cleanup of a crashed client fails because its commands are not sent. The code under test is not to
             # blame.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
-            # End the actor before the exception handler ends: dropping the exception deletes objects of the job, which
-            # may send commands.
+            # End the actor before the exception handler ends. Then Python drops the exception and deletes objects of
+            # the job, and these objects may send commands.
             become(None)
         finally:
             become(None)

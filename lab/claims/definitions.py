@@ -18,7 +18,8 @@ INERT_BASES = frozenset({"ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Ex
 LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
 """Matches a definition that is imported on first use, written as `module:name`."""
 SCRIPTS = {path.name: path for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))}
-"""The Lua scripts by file name. Code omits the ending of a script in a folder `scripts`, and in calls of `script`."""
+"""The Lua scripts by file name. Code names a script without `.lua` in a call of `script`, or if the script is in the
+folder `scripts` beside the code."""
 
 Key = tuple[str, str]
 """A module and the name of a definition in it. The name of a method is `Class.method`."""
@@ -121,7 +122,7 @@ class Module:
         return [node for node in self._definitions.get(name, ()) if isinstance(node, ast.ClassDef)]
 
     def outside(self, node: ast.ClassDef) -> bool:
-        """Return whether a class has a base class from outside the project. That code may call any of its methods."""
+        """Return whether a class has a base class from outside the project that may call any method of the class."""
         for base in node.bases:
             dotted = self.dotted(base.value if isinstance(base, ast.Subscript) else base)
             if dotted.rpartition(".")[2] in INERT_BASES:

@@ -27,7 +27,10 @@ class Gate:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Inside the `with` block, count the calling client as quiet: it takes no step. Leave once the gate is open."""
+        """Inside the `with` block, count the calling client as quiet: it takes no step.
+
+        The block ends only when the gate is open.
+        """
         self.leave()
         try:
             yield

@@ -1,4 +1,4 @@
-"""Hashes of the behaviour that each stored result was measured on. If its hash changes, a result is out of date."""
+"""Hash the behaviour of the code that each stored result depends on. A changed hash makes the result out of date."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ CONTENDERS = (
     *("addresses", "contenders", "etcd3gw_recipe", "kazoo_recipe", "redisson_recipe"),
     *("lock_measurements", "lock_sessions"),
 )
-"""Files of `loadtest/bench`. `CLIENTS` is for the curves, `STRATEGIES` and `CONTENDERS` for the two tables."""
+"""Files of `loadtest/bench`. `STRATEGIES` is for the table of strategies, `CLIENTS` for the curves of strategies, and
+`CONTENDERS` for the table of locks and the curve of the retry delay."""
 
 
 ORDERS = ("shop/orders", "shop/redis_connections.py", "shop/runtime", "shop/sales")
@@ -49,7 +50,7 @@ MEASURED: dict[Part, tuple[str, ...]] = {
     "contention": ("inventory", *ORDERS, *_bench("contention", *CLIENTS)),
     "retry-delay": ("locking", *_bench("retry_delay", *CONTENDERS)),
 }
-"""The files and folders whose code each comparison measures, or which measure it."""
+"""For each part of the comparison: files and folders with the measured code, and with the code of the benchmark."""
 
 
 @cache
@@ -66,5 +67,5 @@ def behaviour_of_stress(slug: str) -> str:
 
 @cache
 def behaviour_of_comparison(part: Part) -> str:
-    """Hash the code that a part of the comparison measures."""
+    """Hash the code that a part of the comparison measures, and the code of its benchmark."""
     return hash_of_files(*(ROOT / folder for folder in MEASURED[part]))

@@ -45,7 +45,10 @@ def stress(slug: str, sandbox: Sandbox, tries: int | None = None) -> dict[str, A
 
 
 def stress_entry(entry: LadderEntry, sandbox: Sandbox, tries: int | None) -> dict[str, Any]:
-    """Do the work of `stress`. It uses no table of all rungs, so the hash of its behaviour depends on one rung only."""
+    """Do the work of `stress`.
+
+    This function uses no table of all rungs, so the hash of its behaviour depends on one rung only.
+    """
     began = time.monotonic()
     experiment = new_experiment(entry, sandbox)
     broken, done, why, steps = 0, 0, "", 1

@@ -27,7 +27,7 @@ CROWDED = {
 NOT_IN_A_CROWD: tuple[Fault, ...] = ("tick",)
 """Faults of one holder and its lease, which need no third client. Only deep searches try them with three clients."""
 UNORDERED = "file-lock"
-"""Slug of a lock whose runs with three clients are not repeatable: the system decides which local thread gets it."""
+"""Slug of a lock whose runs with three clients are not repeatable: the system decides which thread gets the lock."""
 DEEP = ((2, Bounds(preemptions=3, faults=2)), (3, Bounds(preemptions=2, faults=2)))
 """Clients and bounds of the deep searches of a sound rung, which take longer than `check`."""
 DEEP_SCHEDULES = 2000

@@ -44,7 +44,7 @@ class Witness:
 
 
 def load(slug: str) -> Witness | None:
-    """Return the stored witness of a rung, or None."""
+    """Return the stored witness of a rung. None if no witness is stored."""
 
     def parse(stored: Any) -> Witness:
         return Witness(**stored | {"schedule": tuple(stored["schedule"])})
@@ -62,7 +62,7 @@ def store(witness: Witness) -> Path:
 def trace(slug: str) -> Trace | None:
     """Return the stored trace of a rung whose page cannot replay it, because it needs its own servers.
 
-    None without a trace.
+    None if no trace is stored.
     """
 
     def parse(stored: Any) -> Trace:
@@ -74,7 +74,7 @@ def trace(slug: str) -> Trace | None:
 
 
 def store_trace(run: Trace) -> None:
-    """Store a trace with the text of each source line, so that it fits after an edit of a docstring has moved lines."""
+    """Store a trace with the text of each source line. The text finds the line again after an edit has moved it."""
     stored = run.as_json()
     stored["steps"] = [{**step, "code": code_at(step["file"], step["line"])} for step in stored["steps"]]
     result_store.write(TRACES / f"{run.rung}.json", stored)

@@ -26,7 +26,7 @@ _told_to_end = False
 
 
 def begin() -> None:
-    """Set up this process: Django, logging, signals, and a thread that ends it with its parent."""
+    """Set up this process: Django, logging, signals, and a thread that ends the process when its parent ends."""
     import django
 
     django.setup()
@@ -84,7 +84,7 @@ def _end(number: int, frame: object) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process if its parent was killed: a killed parent cannot end it."""
+    """Wait until the parent process ends, then end this process. A parent that was killed cannot end its children."""
     parent = parent_process()
     if parent is None:
         return
