@@ -41,7 +41,7 @@ class Environment(Protocol):
         ...
 
     def any_expires(self, names: Collection[str]) -> bool:
-        """Return whether at least one of these names has a TTL."""
+        """Return whether the data under at least one of these names has a TTL. See `PendingStep` for names."""
         ...
 
     def fingerprint(self, names: Collection[str]) -> Sequence[Any]:
@@ -49,7 +49,7 @@ class Environment(Protocol):
         ...
 
     def is_blocked(self, actor: Actor) -> bool:
-        """Return whether an actor waits for another actor, according to the server that it uses."""
+        """Ask the servers whether an actor waits for another actor."""
         ...
 
     def waits_for_a_thread(self, actor: Actor) -> bool:
@@ -72,8 +72,8 @@ class Experiment(Protocol):
         name: slug of the lock or way of selling, for messages.
         names: names of the clients.
         ttl: duration of a lease in seconds.
-        interchangeable: whether all clients have the same job. Then a search tries only one of these clients for a
-            first step.
+        interchangeable: whether all clients have the same job. If so, a search tries only one of the clients that have
+            taken no step yet.
         history: the record of the current run.
         watchdogs: the watchdogs of the current run, by the names of their actors.
     """

@@ -13,7 +13,7 @@ def on_one_processor() -> Iterator[None]:
     """Inside the `with` block, keep the calling thread on its present processor, with the threads that it starts.
 
     At each step of a schedule, one thread wakes another and sleeps. On two processors, each step waits until the other
-    processor has woken up and got the interpreter lock. Outside Linux this does nothing.
+    processor has woken up and its thread has got the interpreter lock. Outside Linux this does nothing.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield

@@ -40,8 +40,8 @@ def sample(
 ) -> Found:
     """Run schedules that are drawn at random, until one breaks the invariant.
 
-    Each schedule has no more preemptions and faults than `bounds` allows. Each of them happens before a random step,
-    drawn from the number of steps of the longest run so far.
+    Each schedule has no more preemptions and faults than `bounds` allows. Each preemption and each fault
+    happens before a random step. The number of this step is at most the length of the longest run so far.
 
     Args:
         experiment: the experiment to run.

@@ -31,7 +31,8 @@ from lab.explorer.trace_equivalence import TraceKey
 MAX_STEPS = 400
 """Maximum number of steps of a run. Actors that only hinder each other would never finish."""
 MAX_PASSES = 8
-"""How often time may pass because no actor can go on. After that, the run ends: a client can never enter."""
+"""How often time may pass in a run with a fault because no actor can go on. If still no actor can go on, the run ends:
+a client can never enter."""
 BEFORE_EXPIRY = 0.3
 """Seconds before an expiry at which polling waiters check once more. They may read a TTL that is rounded to zero."""
 EXPIRY_MARGIN = 0.5

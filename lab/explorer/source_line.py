@@ -31,7 +31,7 @@ def current_line() -> tuple[str, int]:
 
 
 def relative_line(path: str, line: int) -> tuple[str, int]:
-    """Return an absolute path as one relative to the project folder, and the line unchanged."""
+    """Make an absolute path relative to the project folder. Return this path, and the line unchanged."""
     return path[len(str(ROOT)) + 1 :], line
 
 

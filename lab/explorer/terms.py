@@ -31,7 +31,7 @@ Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
 """The server or other place in which a step takes place."""
 
 EVERYTHING = "*"
-"""Name that stands for all names. A step that touches it commutes with no other step."""
+"""The name of all data. A step that reads or writes this name commutes with no other step."""
 POSTGRES = "postgres"
 """One name for all data in Postgres, so that two statements never count as independent."""
 
@@ -47,11 +47,13 @@ class Crash(BaseException):
 class PendingStep:
     """The step that an actor is about to take.
 
+    A name stands for data that steps share. It is a key of Redis, or a constant such as `POSTGRES`.
+
     Attributes:
         does: a description for people, the same in every run.
         where: the server or other place in which it takes place.
-        reads: the names that it reads.
-        writes: the names that it may change.
+        reads: the names of the data that it reads.
+        writes: the names of the data that it may change.
         seconds: longest time that it sleeps or waits in Redis. None if it does neither.
     """
 
@@ -63,7 +65,7 @@ class PendingStep:
 
     @property
     def quiet(self) -> bool:
-        """Whether no other actor can notice the step. A switch to another actor before it then has no effect."""
+        """Whether no other actor can notice the step. If so, a switch to another actor just before it has no effect."""
         return not self.reads and not self.writes
 
 

@@ -1,7 +1,8 @@
 """A key for traces. Two traces have the same key if they differ only in the order of steps that commute.
 
-Two steps commute if neither writes a name that the other reads or writes. Traces that differ only by exchanges of such
-steps form an equivalence class. A search needs to continue only one trace of each class.
+Two steps commute if neither of them writes data that the other one reads or writes. A step lists this data by names,
+see `PendingStep`. Traces that differ only by exchanges of such steps form an equivalence class. A search needs to
+continue only one trace of each class.
 
 Source: A. Mazurkiewicz, "Trace Theory", in: Petri Nets: Applications and Relationships to Other Models of Concurrency,
 LNCS 255, 1987.
