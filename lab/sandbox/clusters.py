@@ -27,7 +27,10 @@ class Cluster(ABC):
         return fleet
 
     def begin(self) -> None:
-        """Set up the servers. Until `end`, an actor that waits for another thread of this process is not blocked."""
+        """Set up the servers.
+
+        Until `end`, an actor that waits for another thread of this process does not count as blocked.
+        """
         self.sandbox.local_waits = False
         self.set_up()
 
@@ -45,7 +48,7 @@ class Cluster(ABC):
         """Make a fault of a server happen."""
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients and the sandbox find a server at a place. If `node` is None, they find no server there."""
+        """Let clients and the sandbox find a server at a place, see `Fleet`. If `node` is None, they find no server."""
         self.fleet.serve(place, node)
         address = str(self.fleet.address(place))
         if node is None:
@@ -54,7 +57,7 @@ class Cluster(ABC):
             self.sandbox.nodes[address] = node.admin
 
     def url(self, place: str) -> str:
-        """Return the URL at which clients find the server at a place."""
+        """Return the URL of a place. Clients find the server of the place there. See `Fleet`."""
         return f"unix://{self.fleet.address(place)}"
 
 

@@ -23,14 +23,16 @@ from lab.sandbox.redis_database import NotOurs
 from servers import ServerError
 
 REDIS_DATABASES = range(15, -1, -1)
-"""Numbers of the databases that every Redis has by default. Sandboxes take them in this order, without the shop's."""
+"""Numbers of the databases that every Redis has by default. Sandboxes take them in this order. The shop's database is
+never taken."""
 MOST = len(REDIS_DATABASES) - 1
 """The maximum number of sandboxes."""
 CREATING = (0x4C6162, 1)
 """Advisory lock on the database `postgres`. A process holds it while it creates the database of a sandbox."""
 
 MADE = "The lab of Last Unit: "
-"""Beginning of the comment on every Postgres database that the lab has created. After it come the migrations."""
+"""Beginning of the comment on every Postgres database that the lab has created. The rest of the comment lists the last
+migration of each Django app."""
 
 CHECK = "Start it, check that DATABASE_URL and REDIS_URL name a running server, and try again."
 

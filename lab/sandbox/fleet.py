@@ -139,7 +139,7 @@ class Fleet:
         return self._outer / f"at-{place}"
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients find a server at a place. If `node` is None, they find no server there."""
+        """Make the socket path of a place lead to a server. If `node` is None, clients find no server there."""
         address = self.address(place)
         if node is None:
             address.unlink(missing_ok=True)

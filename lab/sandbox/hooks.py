@@ -51,8 +51,8 @@ class _Stopping:
             stop_before(of_commands([command]))
             self._blocking = command[0] == "BLPOP"
             if self._blocking:
-                # The sandbox reads the last command of this connection from the server. Send PING first, so that BLPOP
-                # there means that this BLPOP has arrived.
+                # To learn whether this BLPOP has arrived, the sandbox asks the server for the last command of the
+                # connection. An earlier BLPOP would look the same. So send PING in between.
                 super().send_command("PING")  # type: ignore[misc]
                 super().read_response()  # type: ignore[misc]
         super().send_command(*command, **options)  # type: ignore[misc]
@@ -122,7 +122,7 @@ class Notification(ABC):
 class StoppingSession(Notification, PostgresSession):
     """The Postgres session of a lock.
 
-    It stops the actor before each statement, except the statement of its settings.
+    It stops the actor before each statement, except the statement that sets the session's settings.
     """
 
     pid = 0

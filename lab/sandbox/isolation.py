@@ -15,11 +15,11 @@ PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH"
 STOP_TIMEOUT = 15.0
 """Seconds within which the servers of a killed command must end."""
 RETRY_DELAY = 0.1
-"""Seconds between two attempts to remove the folder of these servers."""
+"""Seconds between two attempts to remove a run folder whose servers have not ended."""
 
 
 def folder(name: str) -> RunFolder:
-    """Return the run folder with this name, next to the shop's."""
+    """Return the run folder with this name. It is next to the shop's run folder."""
     shop = settings.RUN_FOLDER.path
     return RunFolder(shop.with_name(f"{shop.name}-{name}"))
 

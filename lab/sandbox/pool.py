@@ -90,7 +90,7 @@ def for_a_command(wait_timeout: float = COMMANDS_WAIT) -> Iterator[Sandbox]:
 def is_no_visitors(record: logging.LogRecord) -> bool:
     """Log filter: return False for messages of the shop's packages in a visitor's schedule.
 
-    The page shows its outcome.
+    The page shows the outcome of the schedule.
     """
     in_schedule = getattr(_thread, "borrows", False) or current_actor() is not None
     return not (in_schedule and record.name.partition(".")[0] in SHOP)
@@ -174,7 +174,10 @@ def _try(number: int, until: float) -> Sandbox | None:
 
 
 def _put_back(number: int, sandbox: Sandbox | None) -> None:
-    """Let other threads use a sandbox, which stays open. If `sandbox` is None, it is closed already."""
+    """Let other threads use the sandbox with this number.
+
+    If `sandbox` is None, the sandbox was closed, and the next user opens it again. Otherwise it stays open.
+    """
     with _changed:
         _used.discard(number)
         if sandbox is not None:

@@ -13,7 +13,7 @@ class RestartingSandbox(Sandbox):
     """A sandbox whose Redis can lose all writes since its last snapshot, as in a power failure.
 
     The snapshot is written when the sale begins, so it is certain which writes are lost. A real server writes at
-    intervals, and would lose, for example, its last second.
+    intervals, and would lose, for example, the writes of its last second.
 
     Args:
         database: see `Sandbox`.

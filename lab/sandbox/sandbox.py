@@ -156,7 +156,7 @@ class Sandbox:
 
         Raises:
             psycopg.OperationalError: the reservation may be lost, and another process may use the sandbox.
-            NotOurs: the mark is gone, and there are keys.
+            NotOurs: Redis has keys, but no longer the mark of the sandbox.
         """
         self.observer.execute("SELECT 1")
         self.empty()
@@ -256,7 +256,10 @@ class Sandbox:
     # Waits of actors
 
     def is_blocked(self, actor: Actor) -> bool:
-        """Return whether an actor waits for another actor, according to the server that it uses."""
+        """Ask the servers whether an actor waits for another actor.
+
+        If `local_waits` is true, also return True for an actor that waits for another thread of this process.
+        """
         if isinstance(actor.listens_to, hooks.Notification):
             return not actor.listens_to.arrived()
         if actor.listens_to is not None:
@@ -289,9 +292,8 @@ class Sandbox:
     def terminate(self, actor: Actor) -> None:
         """End the Postgres backends of a crashed actor.
 
-        While its thread waits for a backend, it cannot notice the crash.
-
-        The actor's thread still uses the connections, so the server has to end the backends.
+        While the actor's thread waits for a backend, the thread cannot notice the crash. The thread still uses the
+        connections, so they cannot be closed here. The server has to end the backends.
         """
         held = self._connections.get(actor.name)
         if pids := backends_of(held, actor):

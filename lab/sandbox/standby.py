@@ -137,7 +137,7 @@ class StandbySandbox(Sandbox):
     def is_blocked(self, actor: Actor) -> bool:
         """Return whether an actor waits for another actor.
 
-        A commit that waits for a standby that is behind counts, too.
+        This includes an actor whose commit waits for a standby that receives no writes.
         """
         if super().is_blocked(actor):
             return True
@@ -147,7 +147,7 @@ class StandbySandbox(Sandbox):
     def disconnect(self, actor: Actor) -> None:
         """Drop the connections of a crashed actor.
 
-        If it is the standby, let it receive the writes that it has missed.
+        If the actor is the one that lets the standby receive writes, let the standby receive all writes now.
         """
         super().disconnect(actor)
         if actor.name == STANDBY:

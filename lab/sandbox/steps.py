@@ -1,4 +1,4 @@
-"""Describe a Redis command or an SQL statement as a pending step: a text for people, and the names that it touches."""
+"""Describe a Redis command or an SQL statement as a pending step: a text for people, and names of the data used."""
 
 from __future__ import annotations
 
