@@ -13,7 +13,7 @@ STOCK = "stock"
 UNITS = 10
 """The initial value of the counter."""
 RECORD = "record"
-"""The Redis key of the record into which sources merge their parts."""
+"""The Redis key of the record to which each client, called a source, adds its part."""
 SOLD, OVERTAKEN, MERGED = "sold", "overtaken", "merged"
 """Answers of the clients. `OVERTAKEN` means that the store refused a write because its fence was old."""
 

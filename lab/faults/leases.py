@@ -54,7 +54,7 @@ class LeaseFaults:
         return self.sandbox.until_expiry() is not None
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Make a fault happen that `offers` allows."""
+        """Make a fault happen. `offers` must have allowed the fault."""
         if fault == "tick":
             self.wait_for_renewal()
             self.watchdogs[actor].tick()

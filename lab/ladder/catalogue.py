@@ -89,7 +89,8 @@ def _sound(track: Track, slug: str, title: str, code: type, survives: Iterable[F
 RENEWED: tuple[Fault, ...] = ("late release", "tick", "expiry", "crash")
 FENCED: tuple[Fault, ...] = (*RENEWED, "pause", "clock jump")
 BY_MAJORITY: tuple[Fault, ...] = (*RENEWED, "restart", "failover")
-"""Faults that a lock on independent nodes survives if the nodes keep grants on disk. A lost node has no replica."""
+"""Faults that a lock on independent nodes survives if the nodes keep grants on disk. No replica replaces a lost
+node."""
 BY_ELECTION: tuple[Fault, ...] = (*RENEWED, "failover")
 """Faults that a lock survives on a cluster with an elected leader. The leader knows every write that was confirmed."""
 AROUND_A_GUARDED_WRITE: tuple[Fault, ...] = ("tick", "pause", "crash")

@@ -24,7 +24,7 @@ ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
 LATE = "A late client"
 """Name of the client that tries the lock after all others have ended."""
 LATE_TTL = 0.1 * TTL
-"""TTL of that client's lock in seconds: much shorter than the time for which a dead waiter counts as alive."""
+"""TTL of the late client's lock in seconds: much shorter than the time for which a dead waiter counts as alive."""
 
 
 class LockWorkload(Workload):
@@ -51,8 +51,8 @@ class LockWorkload(Workload):
             try:
                 return work()
             except LockUnavailable:
-                # The error comes only from the acquire: the server was lost, or answered after the TTL. Its message
-                # says to try again, and each fault may cause it once.
+                # Only the acquire raises this error: the server was lost, or it answered after the TTL. The message of
+                # the error says to try again. Each fault may cause the error once.
                 attempts += 1
                 if attempts > 1 + self.history.faults:
                     raise

@@ -17,7 +17,7 @@ from lab.workloads.lock import LockWorkload
 RESPONSE_TIMEOUT = 10.0
 """Time limit in seconds for requests to a server that usually take milliseconds."""
 QUEUE = "queue"
-"""The name that all steps on the queue read or write."""
+"""The name that stands for the queue in `PendingStep`. All steps on the queue read or write it."""
 
 _numbers = count(1)
 

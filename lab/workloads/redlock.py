@@ -74,7 +74,7 @@ class RedisLockOnPrimaryWorkload(PrimaryWorkload):
 
 
 class RedlockWorkload(PrimaryWorkload):
-    """Clients of a lock on five nodes. A request to all nodes, a ballot, is one step.
+    """Clients of a lock on five nodes. One step is a ballot: the requests to all nodes together.
 
     Args:
         cluster: the nodes.
@@ -117,8 +117,9 @@ class StoppingBallot(Ballot):
         does = "; ".join(f"{call.script}.lua on all nodes: {' '.join(call.keys)}" for call in self._calls)
         stop_before(PendingStep(does, "redis", writes=frozenset({VOTED})))
         super().hold(seconds)
-        # An attempt to connect to a silent node outlasts the ballot, and the next ballot may use it. Wait until every
-        # attempt has ended. Otherwise chance decides whether a node that comes back in the next step is reached.
+        # An attempt to connect to a silent node takes longer than the ballot, and the next ballot may use the new
+        # connection. Wait until every attempt has ended. Otherwise chance decides whether the next ballot reaches a
+        # node that comes back in the next step.
         wait(self._openings, NODE_TIMEOUT)
 
 

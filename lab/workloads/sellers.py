@@ -183,7 +183,8 @@ class StrategySeller(Seller):
         self.strategy.preheat([SKU], saved)
 
     def repair(self) -> None:
-        # A strategy without a copy has nothing to repair. Reconciling takes a quarter of the time of such a schedule.
+        # A strategy without a copy of the stock has nothing to repair. Skip `reconcile` for it: the call would take a
+        # quarter of the time of each schedule with a crash.
         if self.history.crashed and self.entry.slug in registry.COPYING:
             reconcile(grace=0)
 

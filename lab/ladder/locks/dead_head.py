@@ -59,5 +59,5 @@ class DeadHead(LockRung):
 
     @property
     def line(self) -> str:
-        """The key of the list of waiters, the first in the queue first."""
+        """The key of the list of waiters. The list begins with the first waiter of the queue."""
         return f"{self.key}:line"
