@@ -9,7 +9,7 @@ from lab.site.choice.questions import Answers
 from lab.site.choice.rows import BY_SLUG, ChoiceRow
 
 SQL = ("redis", "postgres")
-"""Answers about servers that include a Postgres."""
+"""The answers about servers with which a Postgres is available."""
 USABLE = {
     **dict.fromkeys(("guarded-update", "database-row", "unique-insert", "advisory", "optimistic", "group-commit"), SQL),
     **dict.fromkeys(("lua", "queue", "segmented"), ("redis",)),
@@ -64,7 +64,7 @@ def decide(answers: Answers) -> ChoiceRow:
 
 
 def servers_to_run(answers: Answers) -> str:
-    """Return the answer about servers. Return `postgres` for `none` with several machines: they need a server."""
+    """Return the answer about servers. If it is `none`, but several machines need a server, return `postgres`."""
     return "postgres" if answers.servers == "none" and answers.where == "machines" else answers.servers
 
 

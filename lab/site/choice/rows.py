@@ -1,7 +1,7 @@
 """The rows of the choice: locks and strategies that keep a stock or a task safe.
 
-Texts about locks come from `lock_entries.py`, as do those of `docs/choose-lock.md`. Texts about strategies are copied
-from `docs/choose-strategy.md`; a test compares them.
+Texts about locks come from `lock_entries.py`. `docs/choose-lock.md` has the same texts. Texts about strategies are
+copied from `docs/choose-strategy.md`; a test compares them.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class ChoiceRow:
         strategy: name of the measured strategy; empty if none.
         measured_lock: name of the measured lock; empty if none.
         without: how many of how many servers it may lose, such as `1 of 3`; empty if none.
-        minority: address of a document by which it survives the loss of a minority of its servers. Not tested here;
-            empty if none.
+        minority: address of a document that says that the lock survives the loss of a minority of its servers. No test
+            here checks this. Empty if there is no such document.
         guarded: whether the statement or script that takes the stock also checks it, so that no fence is needed.
         source: address of the documentation of a lock of another project, which its cells quote.
     """

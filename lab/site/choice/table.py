@@ -13,7 +13,7 @@ from lab.site.choice.rows import ROWS, ChoiceRow
 from lab.site.choice.silence import FIGURES
 
 BASES: dict[Part, str] = {"strategies": "guarded-update", "locks": "redis"}
-"""The row of each part whose rate is the unit: other rates are shown as multiples of it."""
+"""One row of each part. The rates of the other rows are shown as multiples of the rate of this row."""
 Stored = Mapping[Part, Measured | None]
 
 
@@ -54,7 +54,7 @@ class ChoiceColumn:
 
 @dataclass(frozen=True)
 class ChoiceLine:
-    """A row of the choice as the page shows it: a heading, a column and a cell for each column."""
+    """A row of the choice as the page shows it. `cells` has a heading, a column and a cell for each column."""
 
     row: ChoiceRow
     title: str

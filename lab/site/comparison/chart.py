@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 LEFT, RIGHT, TOP, BOTTOM = 52, 276, 12, 190
-"""The edges of the plot, which the template also uses. The names of lines are right of it."""
+"""The edges of the plot, in units of the SVG. The template has the same numbers. The names of the lines are to the
+right of the plot."""
 NAME_HEIGHT = 15
 MOST_TICKS = 6
 
@@ -17,9 +18,9 @@ class Series:
     """A line to draw.
 
     Attributes:
-        name: its name, shown at its end.
-        style: its class in the style sheet: `first` to `fourth`, or `reference` for a line without points, such as a
-            claim or a figure that does not depend on x.
+        name: the name of the line, shown at the right end of the line.
+        style: the class of the line in the style sheet: `first` to `fourth`, or `reference` for a line without points,
+            such as a claim or a figure that does not depend on x.
         points: pairs of x and y, sorted by x.
     """
 

@@ -133,7 +133,11 @@ def _enough(rows: Sequence[SegmentsRow]) -> str:
 
 
 def _last_that_pays(rows: Sequence[SegmentsRow], index: int) -> int:
-    """Return the number of segments up to which each step has gained a tenth or more, for one duration of work."""
+    """Return the number of segments after which more segments gain little, for one duration of work.
+
+    More segments gain little if `NEAR` times their orders per second is less than the orders per second of the row
+    before.
+    """
     for row, following in pairwise(rows):
         if NEAR * following.sales[index].per_s < row.sales[index].per_s:
             return row.segments
@@ -141,7 +145,7 @@ def _last_that_pays(rows: Sequence[SegmentsRow], index: int) -> int:
 
 
 def _limits(rows: Sequence[SegmentsRow]) -> Iterator[str]:
-    """Yield a sentence on whether the processors were busy where a step gained little."""
+    """Yield a sentence that says how busy the processors were where more segments gained little."""
     busy = []
     for index in range(len(rows[0].sales)):
         last = _last_that_pays(rows, index)

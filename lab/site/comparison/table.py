@@ -16,7 +16,7 @@ TITLES: dict[Part, str] = {"strategies": gettext_noop("Strategies"), "locks": ge
 NAME = "name"
 THIRD_PARTY = gettext_noop("third-party")
 PROTOCOLS = {"redisson": gettext_noop("protocol of Redisson, in Python")}
-"""Notes for peers that are not the code of others. All other peers have the note `THIRD_PARTY`."""
+"""Notes for peers whose code is in this project. Other peers have the note `THIRD_PARTY`. See `Measurement.peer`."""
 
 
 @dataclass(frozen=True)

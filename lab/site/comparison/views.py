@@ -19,7 +19,7 @@ from lab.site.provenance import measured_line
 
 @read_only_lab_page
 def comparison(request: HttpRequest) -> HttpResponse:
-    """Show all parts. A query parameter sorts the table of its name: `?locks=p50_ms`; `-p50_ms` for descending."""
+    """Show all parts. `?locks=p50_ms` sorts the table `locks` by the field `p50_ms`; `-p50_ms` sorts descending."""
     orders = {part: parse_order(request.GET.get(part, "")) for part in TABLES}
     measured = {part: comparisons.load(part) for part in PARTS}
     context = {

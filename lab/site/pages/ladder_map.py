@@ -77,7 +77,7 @@ class LadderTrack:
 
 
 def parse_filter(query: QueryDict) -> LadderFilter:
-    """Return the filter in an address. A value that no rung has counts as empty."""
+    """Return the filter in an address. An unknown track, claim or level is treated as empty."""
     track, claim, level = query.get("track", ""), query.get("claim", ""), query.get("level", "")
     return LadderFilter(
         track if track in TRACKS else "",

@@ -67,7 +67,11 @@ def replay_for_page(
 
 
 def offered_faults(entry: LadderEntry) -> Sequence[Fault]:
-    """Return the faults that a page offers: those that a rung survives, and those that break it or a rung it fixes."""
+    """Return the faults that a page offers for a rung.
+
+    These are the faults that the rung survives, the fault that breaks it, and the faults that break the rungs that it
+    fixes.
+    """
     fixed = [other.broken_by for other in LADDER.values() if other.fixed_by == entry.slug]
     faults = {*entry.survives, entry.broken_by, *fixed}
     return [fault for fault in get_args(Fault) if fault in faults]

@@ -93,7 +93,7 @@ def difference(entry: LadderEntry, following: LadderEntry) -> Sequence[tuple[Dif
     if not before or not after or SequenceMatcher(None, before, after, autojunk=False).ratio() < LEAST_SIMILARITY:
         return None
     lines = list(unified_diff(before, after, lineterm="", n=CONTEXT))[2:]
-    # Skip the first place marker, which says only that the code begins here.
+    # Skip the first line with `@@`, which says only that the code begins here.
     return [(_kind(line), "⋯" if line.startswith("@@") else line) for line in lines[1:]]
 
 

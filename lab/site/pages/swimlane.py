@@ -76,7 +76,8 @@ class StepRow:
         start, end: the two ends of its arrow in percent of the width. The arrow starts at the actor.
         source: the line of code that ran the step, as `file:line`. Empty if there is none.
         forced: whether there was no other choice.
-        entered: the actors that hold the lock together from this step on. Empty if no actor has joined.
+        entered: the actors that hold the lock together after the step. Empty if all of them did so before the step,
+            or if fewer than two actors hold the lock.
         panel: index of the panel with the state after the step.
     """
 

@@ -112,6 +112,6 @@ def _stop(child: subprocess.Popen[str]) -> None:
         child.wait(timeout=STOP_SECONDS)
     except subprocess.TimeoutExpired:
         # The child was not reaped yet, so its process id cannot belong to another process. Its servers are in other
-        # process groups, but they end with it.
+        # process groups, but the servers end when the child ends.
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()

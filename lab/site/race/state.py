@@ -62,8 +62,8 @@ class Race:
         clients: number of customers who order at the same time.
         stock: units for each racer.
         racers: the racers, in the order in which they race.
-        updated: when its process last gave a sign of life, in seconds since 1970.
-        over: whether its child process has ended.
+        updated: when the process that runs the race last gave a sign of life, in seconds since 1970.
+        over: whether the child process of the race has ended.
         timed_out: whether the time limit was reached before every racer had a verdict.
     """
 
