@@ -148,12 +148,13 @@ class AccountAdapter(DefaultAccountAdapter):
     def origin(self) -> str:
         """Return the scheme and host of links in mails: `PUBLIC_URL`, or the host of the request if that is not set.
 
-        The host of a request can be forged, so an attacker could make a reset mail link to their own host.
+        The host of a request can be forged. So without `PUBLIC_URL`, an attacker could make the shop send a reset mail
+        whose link leads to the attacker's host.
         """
         return settings.PUBLIC_URL or f"{self.request.scheme}://{self.request.get_host()}"
 
     def send_notification_mail(self, template_prefix: str, user: User, context: Any = None, email: Any = None) -> None:
-        """Mail the owner of an account that the account was changed. If the mail cannot be sent, the change stays."""
+        """Send a mail about a change of an account to its owner. If the mail cannot be sent, the change stays."""
         with suppress(MailNotSent):
             super().send_notification_mail(template_prefix, user, context, email)
 

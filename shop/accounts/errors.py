@@ -26,7 +26,7 @@ class HashingBusy(NotNow):
 
 
 class TriesUnderWay(NotNow):
-    """Running checks of other passwords use up the limit of this account or IP address. Try again in a second."""
+    """Checks of other passwords are running, and use up the limit of the account or IP address. Try again in 1 s."""
 
     def __init__(self) -> None:
         super().__init__("Other log-ins to this account or from this address are being checked. Try again.", wait=1)

@@ -75,7 +75,7 @@ class GuestAccountForm(SignupForm):
         return name if name == self.user.username else str(super().clean_username())
 
     def validate_unique_email(self, value: str) -> str:
-        """Accept any e-mail address. Only a mail to it reveals whether it has an account."""
+        """Accept any e-mail address. Only a mail to the address reveals whether an account already has it."""
         return value
 
 

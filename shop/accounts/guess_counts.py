@@ -19,24 +19,27 @@ from django.conf import settings
 from django_redis import get_redis_connection
 
 WINDOW = 900
-"""Seconds until a count of guesses expires, from its first guess. Then all guesses are allowed again."""
+"""Seconds until a count of guesses expires, from its first guess. Then the count begins at 0 again."""
 
 KNOWN_FOR = 7 * 24 * 3600
 """Seconds after a log-in for which the IP address stays known to the account."""
 
 MOST = 10_000
-"""Maximum number of counts and known addresses in a process. Hashing is slow, so fewer are added in a window."""
+"""Maximum number of counts and known addresses in a process. It adds fewer in a window, because hashing is slow."""
 
-# A count is a Redis hash. `under_way` is the number of passwords that are being checked; `tries` is that number plus
-# the number of wrong passwords. So concurrent tries cannot exceed a limit, and the caller learns whether wrong
-# passwords or running checks have reached it. A try of a killed process stays under way until the count expires.
+# A count is a Redis hash. `under_way` is the number of passwords that are being checked now. `tries` is that number
+# plus the number of wrong passwords. So concurrent tries cannot exceed a limit. The caller also learns whether wrong
+# passwords alone have reached the limit, or only together with the passwords that are being checked. If a process is
+# killed, its tries stay under way until the count expires.
 #
 # KEYS: the key that exists if the address is known; the counts of the account at this address, of the account at all
 # unknown addresses, and of the address if there is one.
 # ARGV: the seconds of a window; the limits of the account and of the address.
-# Count the try. If a limit is reached, count nothing, so that the window can end.
-# Return the seconds until a full count expires, else 0; 1 if running checks use up a limit, else 0; 1 if the address is
-# known, else 0.
+# Count the try in both counts, or in neither if one of them has reached its limit: a try that is refused at one limit
+# must not use up the other limit.
+# Return three numbers. The first is the seconds until the count expires if its wrong passwords alone have reached the
+# limit, or the longer time if both counts have; else 0. The second is 1 if a limit is reached only together with the
+# passwords that are being checked, else 0. The third is 1 if the address is known, else 0.
 # The counts are not in the append-only file, because losing them in a crash does little harm.
 COUNT = """
     redis.set_repl(redis.REPL_NONE)
@@ -64,7 +67,7 @@ COUNT = """
     end
     return {wait, busy, known}
 """
-# KEYS: the key that exists if the address is known; then the counts of the ended try, which may have expired.
+# KEYS: the key that exists if the address is known; then the counts of the ended try. A count may have expired.
 # ARGV: 1 if the password was wrong, else 0; the seconds for which the address is known from now on, or 0 for no change.
 FINISH = """
     redis.set_repl(redis.REPL_NONE)
@@ -86,7 +89,7 @@ class Try:
     """One attempt to log in with a password.
 
     Args:
-        account: digest of the typed name, which may belong to no account.
+        account: digest of the user name of the log-in. There may be no account with this name.
         address: IP address of the client; empty if the caller is a program.
     """
 
@@ -133,7 +136,7 @@ class Counted:
 
     Args:
         wait: seconds to wait if wrong guesses have reached a limit; else 0.
-        busy: whether running checks use up the rest of a limit.
+        busy: whether the passwords that are being checked use up the rest of a limit.
         keys: keys of the counts to which the try belongs.
     """
 
@@ -146,7 +149,7 @@ class RedisCounts:
     """Counts in Redis. Each method raises `RedisError` when Redis does not answer."""
 
     def count(self, tried: Try) -> Counted:
-        """Count a try before its password is checked. If a limit is reached, count nothing."""
+        """Count a try before its password is checked, unless one of its counts has reached its limit."""
         unknown = tried.limits(known=False)
         keys = [tried.known, tried.at_address, *unknown]
         wait, busy, known = get_redis_connection("default").eval(COUNT, len(keys), *keys, WINDOW, *unknown.values())

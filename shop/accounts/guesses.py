@@ -1,12 +1,13 @@
 """Limit how often a password may be guessed, wherever the shop checks one: storefront, admin and API.
 
 Each try is counted before its password is hashed, and removed from the count afterwards if the password was not wrong.
-So concurrent tries cannot exceed the limit, and a try beyond it costs no hash. Only wrong passwords close an account
-until the window ends. If checks that still run use up the limit, a further try may be repeated after a second.
+So concurrent tries cannot exceed the limit, and no password is hashed for a try beyond the limit. If wrong passwords
+alone have reached the limit, no further try is allowed until the window ends. If passwords that are still being checked
+use up the limit, the client may try again after a second.
 
-A right password is not counted, but it costs a hash, too. So the tries for one account, and the tries from one IP
-address, may use at most half of a process's places to hash (`hashers.PLACES`). Otherwise a single client with an
-account could keep everybody else from logging in.
+A right password is not counted, but it has to be hashed, too. In each process, at most `hashers.PLACES` threads hash
+a password or wait to hash one. The tries for one account may use at most half of these threads, and so may the tries
+from one IP address. Otherwise a single client with an account could keep everybody else from logging in.
 
 The shop does not use django-axes, because that library counts after the check: forty concurrent tries would pass. It
 also has only one limit for both accounts and IP addresses.

@@ -28,7 +28,7 @@ from shop.accounts.errors import GuestExists, NameTaken
 from shop.models import BrowserSession, Guest, Order
 
 GUESTS = Guest.objects.exclude(user__emailaddress__verified=True)
-"""Guests without a confirmed address. When a guest confirms one, their row stays, but they are no longer a guest."""
+"""Guests without a confirmed address. A guest who confirms one is no longer a guest, but their row stays."""
 IS_GUEST = Exists(GUESTS.filter(user=OuterRef("pk")))
 """Expression for a query of users: whether a user is a guest."""
 SAME_FORM = timedelta(minutes=1)
@@ -67,19 +67,22 @@ def new_guest(email: str, *, browser: str = "") -> Guest:
 
 
 def make_account(request: HttpRequest, guest: Guest, *, username: str, email: str, password: str) -> None:
-    """Give a guest a user name and a password, and mail them a link. They stay a guest until they confirm the address.
+    """Give a guest a user name and a password, and mail them a link that confirms their e-mail address.
+
+    They stay a guest until they follow the link.
 
     Raises:
         NameTaken: somebody else has taken the name since the form was checked.
-        MailNotSent: everything was saved, but the mail was not sent. It is sent when they log in.
+        MailNotSent: everything was saved, but the mail was not sent. The shop sends it when the guest logs in.
     """
     guest.user.username = username
     guest.user.set_password(password)
     guest.email = email
     try:
         with transaction.atomic():
-            # Delete an address that the guest has mistyped before, unless they confirm it at this moment. Lock the
-            # address before the user, as the confirmation does.
+            # Delete other addresses that the guest typed earlier and never confirmed, except an address that they
+            # confirm at this moment. Lock the rows of the addresses before the row of the user. The confirmation locks
+            # in the same order, so the two cannot deadlock.
             unconfirmed = EmailAddress.objects.select_for_update().filter(user=guest.user, verified=False)
             for mistyped in unconfirmed.exclude(email=email.lower()):
                 mistyped.delete()
@@ -87,8 +90,9 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
             guest.save(update_fields=["email"])
     except IntegrityError as error:
         raise NameTaken from error
-    # Keep the key of the session. If the mail cannot be sent, the response has status 503, and Django sends no session
-    # cookie with it. So a new key would log the guest out, and the guest could no longer see their orders.
+    # Do not give the session a new key, as a log-in does. If the mail cannot be sent, the response has status 503, and
+    # Django sends no session cookie with this status. The browser would keep the old key, so the guest would be logged
+    # out and could no longer see their orders.
     request.session[HASH_SESSION_KEY] = guest.user.get_session_auth_hash()
     request.session.save()
     ask_to_confirm(request, guest)
@@ -97,8 +101,8 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
 def ask_to_confirm(request: HttpRequest, guest: Guest) -> None:
     """Send a guest the mail with the link that confirms their address, as for a new account.
 
-    If an account has the address already, the mail says that instead, and no address is added. The response must not
-    reveal which mail was sent.
+    If another account already has the address, the guest's user does not get the address. The mail then contains no
+    such link, and says that the account exists. The response must not reveal which of the two mails was sent.
 
     Raises:
         MailNotSent: the mail cannot be sent now.
@@ -107,7 +111,8 @@ def ask_to_confirm(request: HttpRequest, guest: Guest) -> None:
     if not ratelimit.consume(request, action="confirm_email", key=email):
         return
     if any(user.pk != guest.pk for user in filter_users_by_email(email)):
-        # Do not call the adapter's own method: it also hashes a password, which has already been done here.
+        # Do not call the adapter's own method: it also hashes a password, to take as long as a sign-up. The caller of
+        # this function has already hashed a password.
         DefaultAccountAdapter.send_account_already_exists_mail(get_adapter(), email)
     else:
         address, _ = EmailAddress.objects.get_or_create(user=guest.user, email=email, defaults={"primary": True})
@@ -136,7 +141,8 @@ def forget_old_guests() -> int:
     )
     total = 0
     while ids := list(old.values_list("pk", flat=True)[:BATCH]):
-        # If a worker saves an order of such a guest now, the foreign key makes one of the two transactions fail.
+        # If a worker saves an order of one of these guests at this moment, the foreign key makes either the worker's
+        # transaction or this one fail.
         User.objects.filter(pk__in=ids).delete()
         total += len(ids)
     return total

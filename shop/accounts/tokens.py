@@ -2,8 +2,8 @@
 
 A token contains the session of its account: a digest of the password hash and of the number of times that the account
 has signed out everywhere. When one of these changes, the session changes, and older tokens are no longer valid. Most
-requests compare the session with the account. Orders and the waiting room skip this query to be fast: there, an access
-token stays valid for `ACCESS_TOKEN_TTL` seconds.
+requests query the account, and compare its present session with the session in the token. Orders and the waiting room
+skip this query to be fast: there, an access token stays valid for `ACCESS_TOKEN_TTL` seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class StrictBackend(TokenBackend):
     def decode(self, token: Any, verify: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the name is simplejwt's
         try:
             claims = jwt.decode(token, self.get_verifying_key(token), [self.algorithm], options=SIGNATURE_ONLY)  # type: ignore[arg-type]
-        # RecursionError: anybody can send a header of nested lists, which is parsed before the signature is checked.
+        # RecursionError: anybody can send a token whose header consists of nested lists. The header is parsed before
+        # the signature is checked.
         except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError) as error:
             raise TokenError("The token is malformed or not signed by this shop.") from error
         return checked(claims)
@@ -150,9 +151,9 @@ def require_session(user: int, session: str | None) -> None:
 
 
 def sign_out_everywhere(users: Collection[int]) -> None:
-    """End all sessions of some accounts, with their refresh tokens and browser sessions.
+    """End all refresh tokens and browser sessions of some accounts.
 
-    Access tokens can still place orders and enter waiting rooms until they expire.
+    Until an access token expires, it can still place orders and enter waiting rooms.
     """
     with transaction.atomic():
         SignOut.objects.bulk_create([SignOut(user_id=user) for user in users], ignore_conflicts=True)
