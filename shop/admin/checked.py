@@ -38,7 +38,7 @@ class NoNulMiddleware:
 
 
 def _texts(request: HttpRequest) -> Iterator[tuple[str, str]]:
-    """Yield each text in the request that the admin may read, after the place of the text, such as "query"."""
+    """Yield each text in the request that the admin may read, in a pair: where it is, such as "query", and the text."""
     yield "address", request.path_info
     yield from _cookies(request)
     for place, fields in (("query", request.GET), ("form", request.POST)):

@@ -1,4 +1,4 @@
-"""The admin page on which an operator reads the dead letters, and then deletes them, so that the overview has none."""
+"""The admin page on which an operator reads the dead letters, and then deletes them. They leave the overview then."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SettledForm(forms.Form):
 
 
 class DeadLettersAdmin(RecordingAdmin):
-    """The page of dead letters. To settle them needs the permission “Can change order”."""
+    """The page of dead letters. Users who settle dead letters need the permission “Can change order”."""
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(self.dead_letters)

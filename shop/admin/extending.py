@@ -34,11 +34,11 @@ class ExtendForm(forms.Form):
 
 
 class ExtendingAdmin(CheckedAdmin):
-    """The button on the page of a sale that moves its closing time."""
+    """The button “Extend” on the page of a sale. It moves the closing time of the sale."""
 
     @unfold_action(description="Extend", url_path="extend", permissions=["change"], icon="more_time")
     def extend(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the form, or move the closing time if the form was sent. Sending the form twice moves it only once."""
+        """Show the form. If the form was sent, move the closing time. A form that is sent twice moves it only once."""
         sale = self.get_object(request, object_id)
         if sale is None:
             return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)

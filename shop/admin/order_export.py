@@ -1,6 +1,7 @@
 """Export the orders of a filtered list as CSV, streamed in batches.
 
-A slow client does not cost more memory, because the next batch is read only when the client has read the last one.
+A slow client does not cost more memory, because the next batch is read only after the client has read the previous
+batch.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ class Echo:
 def rows(orders: QuerySet[Order], *, references: bool = True) -> Iterator[str]:
     """Yield the CSV lines batch by batch, newest order first.
 
-    One statement reads each batch and continues after the last id. A server-side cursor for all orders would exceed
-    the statement timeout, and a pooler allows no cursor. Orders that are placed during the export are not in it.
+    Each batch is read by a statement of its own, which continues after the last id of the previous batch. A single
+    server-side cursor for all orders would exceed the statement timeout, and a pooler allows no cursor. Orders that are
+    placed during the export are not in the export.
 
     Args:
-        references: whether the reader may see payments. Without it, the column with their references is left out.
+        references: whether the reader may see payments. If not, the column with the references of payments is left out.
     """
     writer = csv.writer(Echo())
     yield writer.writerow([name for name in HEADER if references or name != "references"])

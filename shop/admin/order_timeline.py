@@ -93,7 +93,7 @@ def _of_payment(order: Order, payment: Payment, recorded: Mapping[str, LogEntry]
 
 
 def _recorded_by_hand(order: Order) -> dict[str, LogEntry]:
-    """Return the history entries of payments of the order that an operator has recorded by hand, by payment id."""
+    """Return the history entry of each payment that an operator has recorded by hand for the order, by payment id."""
     keys = [str(payment.pk) for payment in order.payments.all()]
     kind = ContentType.objects.get_for_model(Payment)
     entries = LogEntry.objects.filter(content_type=kind, object_id__in=keys, action_flag=ADDITION)

@@ -129,7 +129,8 @@ def cancel_batch(orders: Sequence[Order], ends: float, *, by: int) -> BatchResul
     try:
         cancelled.update(end_pending(ids, Order.State.CANCELLED, by=by))
     except DatabaseError:
-        # Cancel each order by itself. So an order whose units cannot be returned does not stop the others.
+        # Cancel each order in a transaction of its own. So an order whose units cannot be returned does not stop the
+        # other orders.
         for place, order in enumerate(orders):
             if place and time.monotonic() >= ends:
                 result.left = len(orders) - place
@@ -192,7 +193,8 @@ class OrderAdmin(DeadLettersAdmin):
             found = self.get_changelist_instance(request).queryset
         except IncorrectLookupParameters:
             return redirect("admin:shop_order_changelist")
-        # Close the connection after the export: it may last for minutes, and the process may be told to stop meanwhile.
+        # Announce now that the connection closes after the export. An export may last for minutes. If the process is
+        # told to stop in this time, the headers have already been sent, so it could not announce this any more.
         headers = {"Content-Disposition": 'attachment; filename="orders.csv"', "Connection": "close"}
         lines = rows(found, references=may_see_payments(request))
         return StreamingHttpResponse(lines, content_type="text/csv; charset=utf-8", headers=headers)
@@ -222,7 +224,7 @@ class OrderAdmin(DeadLettersAdmin):
         return confirmed_one(self, request, object_id, self.cancel, verb="Cancel the order", text=text)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
-        """Return the buttons of an order's page that fit its state."""
+        """Return the buttons on the page of an order that fit the state of the order."""
         order = self.get_object(request, str(object_id))
         hidden = {name for name, state in BUTTONS.items() if order is None or order.state != state}
         names = {f"{self.opts.app_label}_{self.opts.model_name}_{name}" for name in hidden}

@@ -12,7 +12,7 @@ from shop.preflight.finding import worst
 
 
 class PreflightAdmin(CheckedAdmin):
-    """The button on the page of a sale that opens its preflight checks."""
+    """The button “Preflight” on the page of a sale. It runs the preflight checks of the sale."""
 
     @unfold_action(description="Preflight", url_path="preflight", permissions=["view"], icon="checklist")
     def preflight(self, request: HttpRequest, object_id: str) -> HttpResponse:

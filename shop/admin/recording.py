@@ -81,7 +81,7 @@ class PaymentForm(forms.Form):
 
 
 class RecordingAdmin(ReadOnlyAdmin):
-    """The button on the page of an order that records a payment. It needs the permission “Can add payment”."""
+    """The button “Record a payment” on the page of an order. It needs the permission “Can add payment”."""
 
     def has_record_payment_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return self.has_view_permission(request) and request.user.has_perm("shop.add_payment")

@@ -41,8 +41,9 @@ class RefundStateFilter(admin.SimpleListFilter):
 class RefundAdmin(ReadOnlyAdmin):
     """The admin page of refunds, on which an operator marks refunds as sent.
 
-    The operator can select only rows that the page shows. So a refund that becomes due meanwhile stays due. The only
-    change of a row is that it is marked as sent. A chargeback deletes refunds that are still due.
+    The operator can select only refunds that the page shows. So a refund that becomes due after the page was opened
+    stays due. An operator can change a refund in one way only: mark it as sent. When a chargeback gives the money back
+    to the customer, the shop deletes the refunds of the payment that are still due.
     """
 
     none_yet = "No refunds yet. They appear here when a paid order is refunded, or an order cannot take a payment."

@@ -79,7 +79,9 @@ class MovementForm(forms.ModelForm):
             self.add_error("units", "Enter a number other than 0. Only a correction may be negative.")
         if not cleaned.get("why"):
             self.add_error("why", "Enter a reason.")
-        # Lock the row until the movement is committed, so that the second of two identical forms is refused.
+        # A correction takes units from the stock row only. If this row has too few units, `merge` moves the units of
+        # segments and unit rows to it. Lock the row until the movement is committed. So if a form is sent twice, the
+        # second form waits, finds that the stock has changed, and is refused.
         stock.merge(self.instance.pk, -units)
         row = StockItem.objects.select_for_update().filter(pk=self.instance.pk).first()
         self.refuse_if_moved_since(row, cleaned.get("received_before"))

@@ -1,4 +1,4 @@
-"""Styles, a script and a name for all pages of the admin, in addition to the theme."""
+"""A style sheet and a script for all pages of the admin, in addition to the theme; and a short heading for accounts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.templatetags.static import static
 
 
 def more_context(context: dict[str, Any], request: HttpRequest) -> dict[str, Any]:
-    """Add the styles and the script to the context of a page."""
+    """Add the style sheet and the script to the context of a page."""
     return {
         **context,
         "styles": [*context.get("styles", ()), static("shop/admin.css")],
@@ -19,8 +19,9 @@ def more_context(context: dict[str, Any], request: HttpRequest) -> dict[str, Any
     }
 
 
-# unfold calls this function at the end of `each_context`. `UNFOLD` in the settings could name both files, too, but a
-# changed setting would make the measured figures of all strategies out of date.
+# unfold calls this function at the end of `each_context`. `UNFOLD` in the settings could name the style sheet and the
+# script instead. But a changed setting would make the measured figures of all strategies out of date.
 admin.site.extra_context = more_context  # type: ignore[attr-defined]
-# Give the pages of this app the same heading as in the sidebar. It leaves room for the name of the page on a phone.
+# Give the pages of Django's app `auth` the heading that they have in the sidebar. On a phone, Django's long heading
+# would leave no room for the name of the page.
 apps.get_app_config("auth").verbose_name = "People"
