@@ -47,8 +47,9 @@ def _check() -> dict[str, bool]:
 
 
 def _postgres() -> dict[str, bool]:
-    # `web=False` skips the check of the time limits, which a web process makes when it starts. A later change of the
-    # role must not make all processes unready in the middle of a sale.
+    # `web=False` skips the check of the time limits that the shop's role in Postgres sets behind a pooler. A web
+    # process checks these limits when it starts. If somebody changes the role later, in the middle of a sale, this must
+    # not make all processes unready.
     found = look(TIMEOUT, web=False, target_session_attrs="read-write")
     if found.writes:
         outages.worked(ANSWERING)
@@ -81,7 +82,7 @@ class Ready(HealthView):
 
 
 class Started(HealthView):
-    """Startup check: true from the moment when this process finds both servers ready and all migrations applied."""
+    """Startup check: true as soon as this process has found Postgres and Redis ready and all migrations applied."""
 
     started = False
 

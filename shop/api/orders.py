@@ -78,7 +78,8 @@ class Orders(ListAPIView[Order]):
         placed = place_order(
             customer=customer_of(request), guest=is_guest(request), key=key, ticket=ticket, **new_order(request)
         )
-        # The first response for a rejected order had status 202, because the order was queued. A retry gets the same.
+        # The first response for a rejected order had status 202, because the order was queued. A retry gets
+        # the same status.
         accepted = placed.queued or placed.order.state == Order.State.REJECTED
         return Response(
             order_json(placed.order, queued=placed.queued, place=placed.place),

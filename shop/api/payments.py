@@ -91,7 +91,10 @@ class Webhook(APIView):
 
 
 class PaymentWebhook(Webhook):
-    """Payments that the payment provider reports. A provider with a class of your own sends all its webhooks here."""
+    """Payments that the payment provider reports.
+
+    A provider that you connect with a class of your own sends all its webhooks here, also those about chargebacks.
+    """
 
     @extend_schema(
         request=NewPaymentSerializer,

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def customer_of(request: Request) -> int:
-    """Return the user id in the access token. The token was checked, but whether its account is active was not."""
+    """Return the user id in the access token. The token was checked; its account may have been closed since."""
     return int(str(request.user.pk))
 
 

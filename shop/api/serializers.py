@@ -87,7 +87,7 @@ class OrderItemSerializer(serializers.Serializer[Any]):
 
 
 class OrderSerializer(serializers.Serializer[Any]):
-    # These fields only describe the OpenAPI schema. Rendering through them would take longer than placing the order.
+    # These fields are only for the OpenAPI schema. Rendering through them would take longer than placing the order.
     # This is a comment, because a docstring would appear in the schema.
     id = serializers.UUIDField()
     sale = serializers.IntegerField(allow_null=True, help_text="Null for an order that the shop has lost.")
@@ -259,7 +259,7 @@ class OfferSerializer(serializers.Serializer[Any]):
 class StandingSerializer(serializers.Serializer[Any]):
     """A customer's standing in a waiting room."""
 
-    # These fields only describe the OpenAPI schema. The docstring appears in it. `shop.api.waiting` renders the body.
+    # These fields and the docstring are only for the OpenAPI schema. `shop.api.waiting` renders the body.
     state = serializers.ChoiceField(
         choices=["outside", "draw", "waiting", "admitted", "ended"],
         help_text="`outside`: you have no place. `draw`: you are in the draw at the opening. `waiting`: your turn "
@@ -281,7 +281,7 @@ class StandingSerializer(serializers.Serializer[Any]):
 
 
 NEW_ORDER = NewOrderSerializer()
-"""The serializer of all order requests, because making one takes longer than the validation.
+"""The serializer that all order requests share, because making a serializer takes longer than the validation.
 
 Threads can share it, because validation stores nothing in it.
 """

@@ -42,7 +42,7 @@ class ObtainTokens(APIView):
 
     @extend_schema(request=CredentialsSerializer, responses=TokensSerializer)
     def post(self, request: Request) -> Response:
-        """Get an access token and a refresh token. Wrong passwords are limited per account and per address."""
+        """Get an access token and a refresh token. Wrong passwords are limited per account and per IP address."""
         body = CredentialsSerializer(data=json_object(request))
         body.is_valid(raise_exception=True)
         user: Any = authenticate(request, **body.validated_data)
@@ -52,7 +52,7 @@ class ObtainTokens(APIView):
 
 
 class RefreshTokens(APIView):
-    """Exchange of a refresh token."""
+    """Exchange of a refresh token for a new access token."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -66,7 +66,7 @@ class RefreshTokens(APIView):
 
 
 class SignOutEverywhere(APIView):
-    """End of all sessions."""
+    """The end of all refresh tokens and browser sessions of the caller."""
 
     @extend_schema(request=None, responses={204: OpenApiResponse(description="All sessions have ended.")})
     def post(self, request: Request) -> Response:

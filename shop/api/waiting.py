@@ -31,7 +31,7 @@ class WaitingRoom(APIView):
 
     @extend_schema(responses=StandingSerializer)
     def get(self, request: Request, sale: int) -> Response:
-        """Look at your place, without entering."""
+        """Look at your place in the waiting room, without entering the room."""
         return self._answer(request, sale, room.look)
 
     @extend_schema(
