@@ -117,7 +117,7 @@ class NotPayable(OrderError):
 
 
 class NotReturnable(OrderError):
-    """The order is not paid, or has fewer units than the operator wants to return."""
+    """The order is not paid, has too few units, or units have come back since the operator opened the page."""
 
 
 class NotCancellable(OrderError):

@@ -44,7 +44,7 @@ def find_order(order: UUID, *, customer: int) -> Placed:
     Raises:
         Order.DoesNotExist: the customer has no such order.
         StillQueued: no server has the order, but it is so new that a worker may be saving it at this moment.
-        StockUnavailable: the order has no row, and Redis does not answer, so it may be queued.
+        StockUnavailable: the order has no row, and Redis does not answer, so the order may be queued.
     """
     if (found := _saved(pk=order, customer=customer)) is not None:
         return Placed(found, replayed=True)
@@ -147,7 +147,7 @@ def _saved(**of: Any) -> Receipt | None:
 def _queued(waiting: QueuedOrder) -> Placed:
     request = waiting.order
     assert request is not None  # noqa: S101 - for the type checker
-    # A product that was deleted since then gets id 0. The worker will reject its order.
+    # A product that was deleted after the order was queued gets id 0. The worker will reject the order.
     gone = dict.fromkeys(request.skus, 0)
     ids = {**gone, **dict(Product.objects.filter(sku__in=request.skus).values_list("sku", "pk"))}
     offer = offers.get(request.sale)

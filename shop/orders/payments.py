@@ -107,7 +107,8 @@ def receive_payment(
         if before is not None:
             if (before.order_id, before.amount, before.currency) != (order, amount, currency):
                 raise ReferenceReused(f"The reference {reference} belongs to another payment.")
-            # Close the record here, too: a refused delivery may be recorded after a later delivery was booked.
+            # Close the record of the report here, too. When an earlier delivery of the report was refused, its record
+            # may have been written after a later delivery was booked.
             if report is not None:
                 unmatched.close(report)
             return ReceivedPayment(before, replayed=True)

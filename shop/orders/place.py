@@ -59,7 +59,7 @@ _running: dict[RequestKey, UUID] = {}
 """The order id of each request that this process is placing now, by customer and idempotency key."""
 
 FROM_REDIS = ("lua", "lua-queue")
-"""Strategies whose first Redis command takes units. `segmented-redis` first takes a lock, which fails without harm."""
+"""Strategies whose first Redis command takes units. `segmented-redis` takes a lock first, which moves no units."""
 
 
 @traced
@@ -99,7 +99,8 @@ def place_order(
             raise UnknownSale(f"There is no sale {sale}.")
         if guest and not offer.guest_checkout:
             raise NoGuests(offer.name)
-        # Check no ticket during a pause, so that the customer learns from `place_request` that the sale is paused.
+        # Do not check the ticket during a pause. Otherwise a customer without a ticket would not learn that the sale is
+        # paused, for which `place_request` raises `SalePaused`.
         if offer.waiting_room and not offer.paused:
             tickets.require(ticket, offer=offer, customer=customer)
         request = make_request(
@@ -139,7 +140,8 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
         with sold_out.remembered(request):
             placement = _place(request, strategy)
     except StockNotLoaded as missing:
-        # If the cached offer is from before the first preheating, the stock may have been loaded since.
+        # If the offer was cached before the first preheating, the stock may have been loaded since. With `NEVER`,
+        # `_load_again` does nothing if the stock is loaded now.
         missed_at = request.created_at if offer.preheated else NEVER
         refused = _load_again(offer, missed_at) or missing
         return order_under_key(strategy, request.customer, request.key, request.body_hash, refused)
@@ -156,7 +158,7 @@ def _place(request: OrderRequest, strategy: Strategy) -> Placement:
     """Place a request. If its key belongs to an order that Postgres has lost, free the key and place the request again.
 
     Postgres loses such an order when it is restored to an earlier moment, while Redis still has the key. If a worker
-    saves the old order after all, the unique constraint in Postgres accepts only one of the two.
+    saves the old order after all, the unique constraint in Postgres accepts only one of the two orders.
     """
     try:
         return strategy.place(request, save, saved)

@@ -30,8 +30,8 @@ from shop.sold import saved
 # the transaction of that other order is still open, this statement waits for its end.
 # A function of Postgres (migration 0019) checks accounts and sales again: a token may outlive its account, and a sale
 # may be closed or postponed after its offer was read. A paused sale refuses new orders, but orders from the queue were
-# accepted before the pause, so they are saved. Only the statement for orders from the queue has a `payable_from`, and
-# so tells the function that they come from the queue.
+# accepted before the pause, so they are saved. Only the statement for orders from the queue has a `payable_from`. By
+# this value, the function recognises that the orders come from the queue.
 # Counting the allowances locks them until the commit. Before the commit, `Saver` deletes orders that exceed a limit.
 # An order with a total of 0 is saved as paid, because nobody pays an amount of 0. A pending order would expire.
 REQUESTS = """
@@ -82,12 +82,13 @@ INSERT = f"""
       FROM placed JOIN item ON request = id JOIN counted USING (sale_id, customer_id, sku)
 """
 
-# The stock is taken first, then the orders are written: all transactions lock in this sequence, so no two deadlock.
-# A statement sees only what was committed before it began, but it may wait for the stock row for long. The sale may be
-# paused meanwhile. So `shop_accepts_order` reads the sale again after the stock was taken: CASE calls it only then.
-# Nothing is taken if an order repeats a key or exceeds a limit. Another transaction may use the key or the limit at the
-# same moment, or only some of the skus may have enough units. The end of the statement notices both:
-# `shop_all_or_nothing` raises an error, which undoes everything.
+# Take the stock first, and then write the orders: all transactions lock in this sequence, so no two deadlock.
+# A statement sees only what was committed before it began. But it may wait a long time for the stock row, and the sale
+# may be paused during this wait. So `shop_accepts_order` reads the sale again. `CASE` makes Postgres call this function
+# only after the stock was taken.
+# `looked_up` prevents taking stock if an order repeats a key or exceeds a limit. It does not notice if another
+# transaction uses the key or the limit at the same moment, or if only some of the skus have enough units. In each of
+# these cases, `shop_all_or_nothing` at the end of the statement raises an error, which undoes the whole statement.
 # With LIMIT, Postgres looks up each row in an index and does not join the whole table. If a table was nearly empty at
 # its last ANALYZE, Postgres still reads all of it, so `shop.orders.statistics` analyses tables that have grown.
 AT_ONCE = """
@@ -196,7 +197,8 @@ RETURN_ALLOWANCES = """
     UPDATE shop_allowance SET taken = taken - units FROM locked WHERE shop_allowance.id = locked.id
 """
 
-# Count the units again, and return the items that exceed the present limit of the sale. The caller rolls back then.
+# Count the units again, and return the items that exceed the present limit of the sale. If there are any, the caller
+# rolls back.
 COUNT_AGAIN = """
     WITH wanted AS (
         SELECT shop_order.sale_id, customer_id, item.sku, quantity, "limit"
@@ -376,8 +378,8 @@ def reject(refused: Mapping[OrderRequest, str]) -> None:
         with connection.cursor() as cursor:
             cursor.execute(REJECT, arguments)
             if cursor.fetchone()[0] < len(requests):
-                # The statement may have waited for the commit of an order with the same key, which is not in its
-                # snapshot. The second statement sees that order.
+                # The first statement may have waited until another transaction committed an order with the same key.
+                # The snapshot of the first statement does not include that order. The second statement sees it.
                 cursor.execute(REJECT, arguments)
 
 

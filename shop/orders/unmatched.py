@@ -37,7 +37,8 @@ def close(report: str) -> UnmatchedReport | None:
     For example, the order was still queued when the report first arrived, and is saved when the provider repeats it.
 
     Returns:
-        The record if an operator has already settled it, so that the caller does not keep the money; else None.
+        The record if an operator has already settled it; else None. If it was settled, the caller must not keep the
+        money of the report.
     """
     row = UnmatchedReport.objects.select_for_update().filter(digest=_digest(report)).first()
     if row is None or row.settled_by_id is not None:
