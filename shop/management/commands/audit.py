@@ -42,7 +42,7 @@ class Command(BaseCommand):
             names = ("sku", "received", "on_hand", "sold", "drift", "oversold", "unexplained")
             table = Table(*(name.replace("_", " ") for name in names), title="Broken")
             for row in broken:
-                # As `Text`, because rich would read the brackets in a sku such as shirt[xl] as a style.
+                # Pass a `Text`: in a string, rich would read the brackets in a sku such as shirt[xl] as a style.
                 table.add_row(*(Text(str(getattr(row, name))) for name in names))
             Console().print(table)
             self.stdout.write(f"BROKEN: {len(broken)} of {skus}.")

@@ -52,7 +52,7 @@ class Command(BaseCommand):
             if found.repairs:
                 table = Table("repair", "sku or request", "units in Redis", title="Repaired")
                 for repair in found.repairs:
-                    # As `Text`, because rich would read the brackets in a sku such as shirt[xl] as a style.
+                    # Pass a `Text`: in a string, rich would read the brackets in a sku such as shirt[xl] as a style.
                     table.add_row(Text(repair.what), Text(repair.name), f"{repair.units:+}")
                 Console().print(table)
             law = f"is BROKEN for {', '.join(found.after)}: see manage.py audit" if found.after else "holds"

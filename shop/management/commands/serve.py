@@ -62,7 +62,7 @@ class Command(BaseCommand):
                 f"Each web process accepts {accepted:,} connections instead of {settings.WEB_CONNECTIONS:,} "
                 "(WEB_CONNECTIONS), because it may not open more files. Raise the limit that `ulimit -Hn` shows."
             )
-        # Without a style, because Django prints what goes to standard error in red.
+        # Pass `style_func`, because otherwise Django prints every message to standard error in red.
         starting = f"Starting the shop at http://{options['host']}:{options['port']}/. Stop it with Ctrl-C."
         self.stderr.write(starting, style_func=str)
         arguments = serve.web_command(options["host"], options["port"])
