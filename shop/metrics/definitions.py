@@ -23,12 +23,12 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class CounterOf(Metric):
-    """A number that only grows. When the process that has counted ends, the number is kept."""
+    """A number that only grows. After the end of the process that counted it, the number is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistogramOf(Metric):
-    """The number of values up to each bound. When the process that has counted ends, the numbers are kept.
+    """The number of values up to each bound. After the end of the process that counted them, the numbers are kept.
 
     Args:
         buckets: the upper bounds of the values.
@@ -39,7 +39,7 @@ class HistogramOf(Metric):
 
 @dataclass(frozen=True, slots=True)
 class GaugeOf(Metric):
-    """A present value. When its process ends, the value is dropped.
+    """A present value. After the end of the process that set it, the value is dropped.
 
     Args:
         joined: how the values of several processes are combined: their sum, the largest, or the latest.

@@ -202,7 +202,7 @@ class Recorder(Observer):
 
 
 class Slot:
-    """The slot of this process in the metrics folder. A forked child, such as one of Celery's pool, takes its own slot.
+    """The slot of this process in the metrics folder. A forked child, such as one in Celery's pool, takes its own slot.
 
     Raises:
         OSError: the folder cannot be used.

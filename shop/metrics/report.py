@@ -50,7 +50,7 @@ def report() -> bytes:
 
 
 class Collector:
-    """Adds up the files of the metrics folder, and reads the values that are read for each request."""
+    """Adds up the files of the metrics folder, and reads the present values of the `ReadOnRequest` metrics."""
 
     def __init__(self, folder: MetricsFolder) -> None:
         self._folder = folder
