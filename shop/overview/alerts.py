@@ -105,7 +105,8 @@ def _of_servers(health: Health) -> Iterator[Alert]:
     if health.redis_refusal:
         wrong = f"Redis refuses writes: {health.redis_refusal.rstrip('.')}."
         yield Alert(wrong, WRITES, "incidents.md#redis-refuses-writes", ORDERS)
-    # If Redis takes no heartbeats, beat may be alive, and an operator who follows the advice would start a second beat.
+    # If Redis has taken no heartbeats, beat seems dead but may be alive. Then an operator who follows the advice of the
+    # alert would start a second beat.
     if health.heartbeats:
         yield from _of_celery(health)
     if health.dead_letters:

@@ -29,8 +29,9 @@ Value = TypeVar("Value")
 LEAST = 0.5
 """Minimum seconds between two readings of a figure.
 
-Together with the pause of overview.js, a page is at most 2 s behind. A figure that takes long to read is read less
-often, see `SHARE`.
+A cached figure is used for twice this time. The script of the page, overview.js, waits 1 s between a response and the
+next request. So the figures on a page are at most about 2 s old. A figure that takes long to read is read less often,
+see `SHARE`.
 """
 SHARE = 4
 """Multiple of the duration of a reading: a figure that takes t s to read is read at most once in `SHARE` × t s.
@@ -91,9 +92,10 @@ class SharedFigures:
         return self()
 
     def _look(self) -> Health:
-        """Read the health. For `heartbeat.EXPIRES` seconds after Redis has refused a write, do not trust heartbeats.
+        """Read the health. For `heartbeat.EXPIRES` seconds after Redis has refused a write, `heartbeats` is False.
 
-        In this time, every process that is alive writes a heartbeat again.
+        Redis may have refused the heartbeat of a process that is alive. Within these seconds, every process that is
+        alive writes a heartbeat again.
         """
         found, now = look(), time.monotonic()
         if found.redis_refusal:
@@ -106,7 +108,7 @@ class SharedFigures:
 
 
 def _ttl(least: float | None = None) -> Callable[[float], float]:
-    """Return a function: it returns the time to live of a figure in seconds, from the seconds that a reading takes.
+    """Return a function that computes the time to live of a figure from the seconds that it takes to read the figure.
 
     The cache reads a figure again after half of its time to live.
     """

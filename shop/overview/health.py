@@ -26,7 +26,7 @@ from shop.reconciliations import Reconciliation
 SOON = 60
 """An order that expires within this number of seconds counts as expiring soon."""
 LATE = 60
-"""A pending order counts as late this number of seconds after its time to pay. Beat expires orders every 10 s."""
+"""A pending order is late this number of seconds after its time to pay has ended. Beat expires orders every 10 s."""
 AHEAD = 3600
 """Celery has to run from this number of seconds before the opening of a sale."""
 UNLOADED = 15
@@ -53,7 +53,7 @@ class Health:
         postgres_ms: milliseconds until Postgres answered.
         redis_error: why Redis does not answer; empty if it answers. Without an answer, the figures of Redis are 0.
         redis_refusal: why Redis answers but refuses writes; empty if it takes them.
-        heartbeats: whether Redis has taken the heartbeats of the last seconds. If it has not, a process without a
+        heartbeats: whether Redis has taken the heartbeats of the last seconds. If Redis has not, a process without a
             heartbeat may be alive.
         reconciled: the last two reconciliations, newest first.
     """

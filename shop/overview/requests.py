@@ -20,7 +20,7 @@ Key = TypeVar("Key")
 SPAN = 10.0
 """Length in seconds of the period whose requests are shown."""
 FEW = 20.0
-"""Minimum number of requests by which the errors are divided, so that one error in a few requests raises no alert."""
+"""The errors are divided by at least this number of requests, so that one error in a few requests raises no alert."""
 ACCEPTED = ("placed", "queued", "replayed")
 """Results of accepted requests. All other results are refusals."""
 
@@ -79,8 +79,9 @@ class Watch:
     def __call__(self) -> Requests | None:
         """Return the figures of about the last `SPAN` seconds; None if there are no metrics here, see `read`.
 
-        They compare the counters now with those of an earlier call: the newest call that is at least `SPAN` seconds
-        old, and at most twice as old. If there is none, it is the oldest call within the last `SPAN` seconds.
+        The figures are the differences between the counters now and the counters at an earlier call of this method.
+        This is the newest call that was between `SPAN` and twice `SPAN` seconds ago. If there was none, it is the
+        oldest call within the last `SPAN` seconds.
         """
         now = read()
         if now is None:

@@ -48,7 +48,7 @@ def read() -> list[RoomFigures]:
 
 
 def count(found: Sequence[Offer]) -> list[RoomFigures]:
-    """Return the figures of the waiting rooms of these sales, from the same script that finds a customer's place."""
+    """Return the figures of the waiting rooms of these sales, from the Redis script that finds a customer's place."""
     client: Redis = get_redis_connection("default")
     script = client.register_script(room.SCRIPT)
     rooms = []

@@ -25,7 +25,7 @@ class RedisUnits:
 
     @property
     def drift(self) -> int:
-        """Units that Redis counts in excess of Postgres. It is above 0 for moments while orders are being saved."""
+        """Units that Redis counts in excess of Postgres. This is above 0 for moments while orders are being saved."""
         return self.left + self.reserved - self.on_hand
 
 
