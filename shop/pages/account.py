@@ -51,7 +51,7 @@ def account_page(view: View) -> View:
             message = _("This is not possible at the moment. Try again in a minute.")
             raise PageRefused(503, message, retry_after=60) from error
 
-    # Refuse PUT, because django-allauth treats it as a POST, and fails because the form is empty.
+    # Refuse PUT: django-allauth would treat it as a POST with an empty form, and raise an error.
     return require_http_methods(["GET", "HEAD", "POST"])(never_cache(page(answer)))
 
 

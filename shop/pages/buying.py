@@ -64,12 +64,12 @@ class OrderForm(forms.Form):
 
 
 class FormShownAgain(Exception):
-    """The order was not placed, or its result is unknown, so the form is shown again with the same key.
+    """The order was not placed, or its result is unknown. So the form is shown again with the same idempotency key.
 
     Args:
         status: the HTTP status.
         message: what happened and what to do, in the reader's language.
-        quantity: a smaller quantity for the form; None to keep the buyer's.
+        quantity: a smaller quantity for the form; None to keep the quantity that the buyer entered.
     """
 
     def __init__(self, status: int, message: str, *, quantity: int | None = None) -> None:
@@ -140,16 +140,19 @@ def kept_key(sale: int) -> str:
 
 
 def key_of(form: UUID, product: int) -> str:
-    """Return the idempotency key of one product. Each product on a page with several forms has its own key.
+    """Return the idempotency key of one product on the form page. The page may have a form for each product.
 
     Args:
-        form: the key in the URL of the page.
+        form: the key in the URL of the page, from which the keys of its products are made.
+        product: id of the product.
     """
     return str(uuid5(form, str(product)))
 
 
 def forget_key(request: HttpRequest, order: Receipt) -> None:
-    """Forget the kept key of the sale if this order has it. The buyer sees the order now, so a new form gets a new key.
+    """Remove the idempotency key of a sale's form from the session, if this order has a key that was made from it.
+
+    The buyer sees the order now, so the next form of this sale gets a new key.
 
     Args:
         order: the order that the buyer sees.

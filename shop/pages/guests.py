@@ -30,7 +30,10 @@ from shop.pages.page import PageRefused
 from shop.pages.sales import sale_or_404
 
 COOKIE = "guest"
-"""Name of the cookie of a browser that has a guest. The browser gets no second guest, who would have a new limit."""
+"""Name of the cookie that marks a browser in which a guest was created.
+
+This browser cannot create a second guest, who could buy up to the limit per customer again.
+"""
 
 BROWSER = "browser"
 """Name of the cookie with the random id of a browser. The page with the form sets it.
@@ -62,7 +65,7 @@ def is_guest(request: HttpRequest) -> bool:
 
 
 def no_guests() -> PageRefused:
-    """Return the refusal of a guest by a sale that does not allow guests."""
+    """Return the refusal for a guest who wants to buy in a sale that does not allow guests."""
     message = _("This sale is not open to guests. Make an account to buy here: your orders stay with you.")
     return PageRefused(403, message, link=reverse("account_guest"), label=_("Make an account"))
 

@@ -40,9 +40,10 @@ def favicon(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def choose_language(request: HttpRequest, code: str) -> HttpResponse:
-    """Store the language in a cookie, and redirect to the page of the reader.
+    """Store the language in a cookie, and redirect to the page on which the reader has chosen it.
 
-    This is a link and not a form: a form would need a CSRF token, and then a proxy could not cache the page.
+    Pages offer this as a link and not as a form: with a form, they would contain a CSRF token, and a proxy could not
+    cache them.
     """
     if code not in dict(settings.LANGUAGES):
         raise Http404(f"There is no language {code}.")

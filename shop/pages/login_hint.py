@@ -1,7 +1,8 @@
 """The cookie that tells the scripts of cached pages whether this browser has a log-in.
 
-The page of a sale is the same for everybody. With this cookie, its script asks for a token only if a customer is logged
-in, and asks again only if another customer logs in. So people who only watch cost the web servers no request.
+The page of a sale is the same for everybody, so it does not say whether a customer is logged in. The script of the page
+reads this cookie: it requests a token only if a customer is logged in, and notices when another customer logs in. So
+people who watch a sale without a log-in send the web servers no token requests.
 
 The cookie is a hint: scripts may read and change it, and the server never trusts it.
 """
@@ -16,7 +17,10 @@ from django.utils.crypto import salted_hmac
 COOKIE = "login"
 """Name of the cookie, which `visit.js` reads."""
 MAX_AGE = 365 * 24 * 3600
-"""Seconds for which a browser keeps the cookie. If the session ends earlier, the next token request deletes it."""
+"""Seconds for which a browser keeps the cookie.
+
+If the session ends earlier, the next token request deletes the cookie.
+"""
 
 
 def value_for(customer: int | str) -> str:
@@ -25,10 +29,10 @@ def value_for(customer: int | str) -> str:
 
 
 def update(request: HttpRequest, response: HttpResponseBase, customer: int | str | None) -> None:
-    """Set or delete the cookie if it does not belong to this customer.
+    """Set the cookie for a customer, or delete it if nobody is logged in. Do nothing if the cookie is already right.
 
     Args:
-        customer: user id of the log-in; None without a log-in.
+        customer: id of the logged-in user; None if nobody is logged in.
     """
     value = "" if customer is None else value_for(customer)
     if request.COOKIES.get(COOKIE, "") == value:

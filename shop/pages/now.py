@@ -45,7 +45,7 @@ class SaleNow:
 
     Args:
         left: units on hand by sku.
-        clock: Postgres's clock at that moment. With it, `state` is right while the cached figures are in use.
+        clock: Postgres's clock at that moment. The clock goes on, so `state` is right while the sale is cached.
     """
 
     sale: int

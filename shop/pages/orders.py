@@ -48,7 +48,7 @@ STATES = {
 
 def own_page(view: View) -> View:
     """Decorate a view that needs a log-in and must not be cached."""
-    # `login_required` is inside `page`, because it reads the session, and `page` handles errors of Postgres.
+    # Put `login_required` inside `page`: `login_required` reads the session, and `page` handles errors of Postgres.
     return cache_control(private=True, no_store=True)(page(login_required(view)))
 
 
@@ -141,7 +141,7 @@ def about(placed: Placed, *, from_provider: bool) -> dict[str, Any]:
     """Return the template context of the order page.
 
     Args:
-        from_provider: whether the buyer has just come back from the payment provider, so its report may arrive soon.
+        from_provider: whether the buyer has just come back from the payment provider. Its report may arrive soon.
     """
     receipt = in_reader_language(placed.order)
     placed = replace(placed, order=receipt)
@@ -199,7 +199,7 @@ def by_word() -> bool:
 
 
 def paid_at() -> str:
-    """Return the origin of the provider's page where buyers pay; empty if the shop cannot lead them there."""
+    """Return the origin of the provider's page where buyers pay; empty if no connected provider has such a page."""
     chosen = provider()
     return chosen.origin if chosen.connected else ""
 

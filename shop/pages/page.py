@@ -1,4 +1,4 @@
-"""The decorator of all pages: it sets language, headers and the hint of the log-in, and shows refusals as pages."""
+"""The decorator of all pages: it sets language, headers and the login-hint cookie, and shows refusals as pages."""
 
 from __future__ import annotations
 
@@ -114,7 +114,10 @@ def _update_login_hint(request: HttpRequest, response: HttpResponseBase) -> None
 
 
 def _refuse(request: HttpRequest, refusal: PageRefused, template: str) -> HttpResponse:
-    """Return the page of a refusal. For a server error, render it without the request, which would need Postgres."""
+    """Return the page of a refusal.
+
+    The template of a server error does not get the request, because reading the user of the request needs Postgres.
+    """
     known = request if refusal.status < 500 else None
     context = {"refused": refusal, "here": request.get_full_path()}
     response = HttpResponse(render_to_string(template, context, known), status=refusal.status)

@@ -36,7 +36,7 @@ REFUSALS: Mapping[type[Exception], str] = {
     NotPayable: gettext_noop("The order has ended, so there is nothing to pay. To buy, order again."),
     ProviderDecides: gettext_noop("This shop has no payment provider yet, so nothing can be paid. Ask its operator."),
 }
-"""Messages for the customer by the error that prevented paying or cancelling."""
+"""For each error that prevents paying or cancelling: the message for the customer."""
 
 
 def form_of_order(view: View) -> View:
@@ -59,9 +59,9 @@ def form_of_order(view: View) -> View:
 
 @form_of_order
 def pay(request: HttpRequest, order: UUID) -> HttpResponse:
-    """Redirect the buyer to the payment provider.
+    """Redirect the buyer to the page of the payment provider.
 
-    If the shop has no provider with a page and `PAY_WITHOUT_PROVIDER` is set, mark the order as paid instead.
+    If no provider is connected and `PAY_WITHOUT_PROVIDER` is set, mark the order as paid instead.
     """
     customer = customer_of(request)
     if not paid_at():

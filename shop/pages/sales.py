@@ -25,7 +25,7 @@ PAGE_CACHE_CONTROL = "public, s-maxage=5"
 """Cache-Control header that lets a proxy cache the page for five seconds."""
 
 MAX_SALES = 100
-"""Maximum number of sales of each kind in the list."""
+"""Maximum number of running sales in the list, and maximum number of coming sales."""
 MAX_CLOSED_SALES = 5
 
 HALTED = ("paused", "sold-out")
@@ -48,7 +48,7 @@ def sales(request: HttpRequest) -> HttpResponse:
         "open": [sale for sale, state in states if state == "open"],
         "halted": [(sale, state) for sale, state in states if state != "open"],
         "coming": found.filter(opens_at__gt=time).order_by("opens_at", "pk")[:MAX_SALES],
-        # A burst of the lab makes a sale that is over and has no strategy.
+        # Leave out the sales that load tests of the lab make: they are over and have no strategy.
         "over": found.filter(closes_at__lte=time).exclude(strategy="").order_by("-closes_at", "-pk")[:MAX_CLOSED_SALES],
     }
     response = render(request, "shop/pages/sales.html", kinds)
@@ -112,7 +112,7 @@ def estimate_texts() -> dict[str, str]:
 
 
 def left_texts() -> dict[str, str]:
-    """Return the texts for the units left, by the result of `now.shown`; `exact` is for numbers other than 0."""
+    """Return the text for each result of `now.shown` except None. The text `exact` is for all numbers except 0."""
     return {"0": _("Sold out"), "exact": _("{left} left"), "few": _("Few left"), "some": _("In stock")}
 
 

@@ -34,7 +34,7 @@ ENTERED = "entered"
 RETRY = 5
 """Seconds after which the client may retry if Redis has not answered."""
 SLOWEST_RELOAD = 60
-"""Maximum seconds between reloads of a page without JavaScript, so that it notices a change of the opening time."""
+"""Maximum seconds between reloads of a page without JavaScript. A reload shows a changed opening time."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -87,10 +87,12 @@ def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> 
 
 
 def context_of(sale: Sale, offer: Offer, standing: Standing, *, entered: bool) -> dict[str, Any]:
-    """Return the template context of the page. Its script gets the same texts, and fills in the parts in braces.
+    """Return the template context of the page.
+
+    The script of the page gets the same texts, and replaces the parts in braces.
 
     Args:
-        entered: whether the visitor had a place. If they are `outside` now, their place was lost.
+        entered: whether the URL says that the visitor has entered. If they are `outside` now, their place was lost.
     """
     texts = state_texts()
     state = "lost" if entered and standing.state == "outside" else standing.state
