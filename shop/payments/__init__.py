@@ -1,1 +1,1 @@
-"""The interface to the payment provider, a protocol that the shop defines, and a simulator to try the shop with."""
+"""Payment providers: their interface, a provider for the shop's own protocol, and a simulator to try the shop with."""

@@ -36,7 +36,8 @@ class ProviderReport:
 
     Args:
         content: the fields of a body of `POST /api/payments/` or `POST /api/chargebacks/`. Amounts are texts with two
-            decimals, such as "19.80". `reference` is the provider's own, at most 128 characters, without a slash.
+            decimals, such as "19.80". `reference` is the provider's reference of the payment: at most 128
+            characters, without a slash.
     """
 
     kind: ReportKind
@@ -46,12 +47,15 @@ class ProviderReport:
 class PaymentProvider(ABC):
     """A payment provider: where buyers pay, and what its webhooks report.
 
-    To connect a provider, implement `origin`, `page_for` and `read_webhook` in a subclass without arguments, and name
-    it by its dotted path in `PAYMENT_PROVIDER`. The provider sends its webhooks to `POST /api/payments/`. Only a
-    webhook marks an order as paid, because a buyer who returns to the shop may not have paid. All threads share one
-    object.
+    To connect a provider, implement `origin`, `page_for` and `read_webhook` in a subclass, and set
+    `PAYMENT_PROVIDER` to the dotted path of the subclass. The shop creates one object of it, without arguments, and all
+    threads share this object.
 
-    The shop does not ask a provider for refunds. It lists what is due, and an operator sends the money.
+    The provider sends its webhooks to `POST /api/payments/`. Only a webhook marks an order as paid, because a buyer who
+    returns to the shop may not have paid.
+
+    The shop does not ask a provider for refunds. The shop lists the refunds that are due, and an operator sends the
+    money.
     """
 
     accepted: str = ""

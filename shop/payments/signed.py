@@ -36,7 +36,7 @@ class SignedProvider(PaymentProvider):
         return f"{settings.PAYMENT_PAGE}?{wanted.signed(settings.PAYMENT_SECRET)}"
 
     def read_webhook(self, request: Request) -> ProviderReport:
-        """Check the signature, and return the JSON of the body. The URL says whether it is a payment or a chargeback.
+        """Check the signature, and return the report. Payments and chargebacks have different URLs.
 
         Raises:
             BadSignature: the signature is missing, wrong or too old, or the shop has no secret.

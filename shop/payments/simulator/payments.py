@@ -91,7 +91,7 @@ class Payments:
         self._mutex = threading.Lock()
 
     def make(self, choice: Button, wanted: PaymentRequest, *, reference: str, seconds: float) -> SimulatedPayment:
-        """Make a payment, and begin to send its reports. A repeated call with a reference returns the same payment."""
+        """Make a payment, and begin to send its reports. A call with the same reference returns the same payment."""
         with self._mutex:
             if (before := self._made.get(reference)) is not None:
                 return before
@@ -108,5 +108,5 @@ class Payments:
         return self._made.get(reference)
 
     def unfinished(self) -> int:
-        """Return how many payments have reports that the shop has not accepted yet."""
+        """Return how many payments have a report that is neither accepted by the shop nor given up."""
         return sum(not payment.ended for payment in list(self._made.values()))

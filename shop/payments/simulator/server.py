@@ -29,7 +29,7 @@ MAX_BODY_BYTES = 16 * 1024
 MAX_DELAY = 24 * 3600
 """Maximum delay of a report in seconds."""
 EXPIRY_MARGIN = 15
-"""Seconds after the time to pay at which an order has surely expired, because the shop expires orders every 10 s."""
+"""Seconds from the end of the time to pay until an order has surely expired: the shop expires orders every 10 s."""
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
