@@ -20,8 +20,8 @@ class Finding:
         check: what was checked, in a few words.
         level: red if the sale would fail; warning if an operator should know about the result; otherwise ok.
         found: what was found.
-        advice: what to do about a warning or a red result, in the words of the section; otherwise empty.
-        section: page and anchor below docs/, such as `incidents.md#redis-is-away`.
+        advice: what to do about a warning or a red result, in the words of the manual; otherwise empty.
+        section: page and anchor of the advice in the manual, below docs/, such as `incidents.md#redis-is-away`.
     """
 
     check: str

@@ -75,7 +75,7 @@ def redis_certificate() -> Finding:
 
 
 def redis_alone() -> Finding:
-    """Check that Redis takes writes, and all commands of the shop and of Celery."""
+    """Check that Redis is a primary without cluster mode. A replica refuses writes, and Celery cannot use a cluster."""
     check, found = "Kind of Redis", get_redis_connection("default").info()
     if found.get("cluster_enabled"):
         text = "Redis is in cluster mode, in which no worker gets a task."
