@@ -120,7 +120,7 @@ def _hold(sale: int) -> None:
     committed. Every later statement that writes an order sees that the sale is paused.
     """
     with transaction.atomic():
-        # Lock the row of the sale, so that nobody resumes it or loads its stock before the copies are removed.
+        # Lock the row of the sale, so that nobody resumes it or loads its stock before its copies are removed.
         paused = Sale.objects.select_for_update(no_key=True).get(pk=sale)
         if paused.paused_at is None:
             return

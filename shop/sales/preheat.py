@@ -49,8 +49,9 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         RedisError: Redis does not answer.
     """
     with transaction.atomic():
-        # Let only one process at a time preheat. The first preheating removes the copies of an earlier sale, and a
-        # second one must not. `no_key` does not block new orders, which refer to the row.
+        # Let only one process at a time preheat a sale. The first preheating removes the copies that an earlier sale
+        # has loaded. A second preheating must not remove them again, because they may be those of this sale by then.
+        # `no_key` does not block new orders, which refer to the row.
         locked = Sale.objects.select_for_update(no_key=True, skip_locked=not wait).filter(pk=sale).first()
         now = clock.now()
         if locked is None:
@@ -73,8 +74,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
             _refuse_risk(locked)
             queued_in = _load(locked, skus, others, now)
         elif locked.opens_at > now:
-            # This sale may be loaded, if a sku of the earlier sale was added later. Mark it as not loaded, so that
-            # it is loaded again when the earlier sale is over.
+            # This sale may be loaded already, if one of the two sales got the common sku after that. Mark this sale as
+            # not loaded, so that it is loaded again when the earlier sale is over.
             Sale.objects.filter(pk=sale, preheated_at__isnull=False, unloaded_at=None).update(unloaded_at=now)
     offers.forget(sale)
     sold_out.forget()
@@ -85,7 +86,7 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
 
 
 def _refuse_risk(sale: Sale) -> None:
-    """Refuse a sale that queues orders in a Redis that may lose them. `QUEUED_ORDERS_MAY_BE_LOST` allows it.
+    """Refuse a sale that queues orders in a Redis that may lose them, unless `QUEUED_ORDERS_MAY_BE_LOST` is set.
 
     Raises:
         CannotPreheat: Redis may lose queued orders. The message says why, and what to do.
@@ -117,7 +118,7 @@ def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
     theirs = SaleItem.objects.filter(sale__in=loaded, product__sku__in=skus)
     sold = theirs.values_list("product__sku", "sale__strategy")
     registry.unload(sorted({sku for sku, _ in sold}), {strategy for _, strategy in sold})
-    # Sales that open later are preheated again when this one is over.
+    # Sales that open later are preheated again when this sale is over.
     loaded.filter(opens_at__gt=now).update(unloaded_at=now)
     # Check the queue again: now that the counters are removed, no further order for these skus can be queued.
     if queued_in := _queued_in(sale, skus, others, now):
