@@ -65,7 +65,10 @@ SOON = 10
 LONGEST = 3600
 """Maximum seconds between two polls before the opening, because timers of browsers do not run for months."""
 LOOKS_PER_SECOND = 500
-"""Approximate maximum number of polls of a room per second. In a large room, pauses become longer than `SLOWEST`."""
+"""Approximate maximum number of polls of a room per second.
+
+In a large room, the time between two polls of a customer therefore becomes longer than `SLOWEST`.
+"""
 SPREAD = 30
 """Maximum seconds after the opening over which the polls of all customers in the draw are spread."""
 
@@ -175,7 +178,7 @@ def _standing(
         return Standing("outside", entered)
     if now < offer.opens_at:
         to_opening = ceil((offer.opens_at - now).total_seconds())
-        # Choose the pause at random, so that it does not reveal the place in the draw.
+        # Choose the delay at random, so that it does not reveal the place in the draw.
         delay = ceil(random.uniform(0, min(SPREAD, entered / LOOKS_PER_SECOND)))  # noqa: S311 - no secret
         return Standing("draw", entered, poll_after=min(to_opening + delay, LONGEST))
     if ends:
@@ -186,8 +189,8 @@ def _standing(
         left = ceil((ends_at - now).total_seconds())
         return Standing("admitted", entered, place, 0, 0, left, ticket, ends_at)
     if place * 1000 <= admitted:
-        # The customer was away when their turn came, and so were others. Their turns begin at the rate, in the order in
-        # which they poll.
+        # This customer and others were away when their turns came. The turns of these customers begin at the rate, in
+        # the order in which they poll.
         estimate = max(1, ceil(late / rate))
         pause = max(BURST if offer.paused else min(estimate, BURST), late / LOOKS_PER_SECOND)
         pace = max(FASTEST, ceil(random.uniform(0.5, 1.5) * pause))  # noqa: S311 - no secret
