@@ -44,7 +44,8 @@ def alive() -> dict[str, int]:
     """
     client = get_redis_connection("default")
     found, now = {WORKER: 0, BEAT: 0}, _now(client)
-    # Ignore a time far in the future: it is from before the clock of Redis was set back. A living process writes again.
+    # Ignore a time far in the future: it was written before the clock of Redis was set back. A living process will soon
+    # write a new time.
     for member in client.zrangebyscore(KEY, now - EXPIRES, now + EXPIRES):
         kind = bytes(member).decode().partition(" ")[0]
         found[kind] = found.get(kind, 0) + 1

@@ -19,12 +19,18 @@ from inventory.strategies import registry
 
 
 def strategy_choices() -> list[tuple[str, str]]:
-    """Return the names of the strategies, as choices. The field names this function, so new names need no migration."""
+    """Return the names of the strategies, as choices of a model field.
+
+    The field refers to this function and not to its result, so a new strategy needs no migration.
+    """
     return [(name, name) for name in registry.NAMES]
 
 
 def default_currency() -> str:
-    """Return the currency of new sales. The field names this function, so a changed setting needs no migration."""
+    """Return the currency of new sales, as the default of a model field.
+
+    The field refers to this function and not to its result, so a changed setting needs no migration.
+    """
     return str(settings.CURRENCY)
 
 
@@ -173,8 +179,8 @@ class Sale(models.Model):
         """Save a sale, except for its times of preheating and pausing, which only `shop.sales` may change.
 
         Raises:
-            ValidationError: the strategy was changed after the old one may have taken stock, or the currency was
-                changed after customers may have seen the prices.
+            ValidationError: the strategy was changed, but the old strategy may already have taken stock. Or the
+                currency was changed, but customers may already have seen the prices.
         """
         with transaction.atomic():
             before = Sale.objects.select_for_update(no_key=True).filter(pk=self.pk).first()
@@ -293,7 +299,7 @@ class OrderItem(models.Model):
 
     @property
     def shown_name(self) -> str:
-        """The name in the language of the page. If the product was renamed since, the name at the time of the order."""
+        """The name in the language of the page; the name at the time of the order if the product was renamed since."""
         return self.product.shown_name if self.product.name == self.name else self.name
 
 
@@ -403,7 +409,7 @@ class Guest(models.Model):
 
 
 class SignOut(models.Model):
-    """How often a user has signed out everywhere. Each time, the session in their older tokens ends.
+    """How many times a user has signed out everywhere. Each sign-out ends the session in the user's older tokens.
 
     See `shop.accounts.tokens`.
     """
@@ -418,7 +424,7 @@ class SignOut(models.Model):
 class UnmatchedReport(models.Model):
     """A report of the payment provider that does not fit an order, its amount or its currency. An operator settles it.
 
-    Only two things in a row change: the reason, when the provider sends the report again, and the settlement.
+    A row changes in two cases only: the provider sends the report again (`reason` may change), or it is settled.
     """
 
     digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the report.")
@@ -443,7 +449,10 @@ class UnmatchedReport(models.Model):
 
 
 class Allowance(models.Model):
-    """The units of a sku in a customer's orders in a sale, without returned units. They count even without a limit."""
+    """The units of a sku in a customer's orders in a sale, without returned units.
+
+    They are counted even if the item has no limit, so that a limit that is set later includes earlier orders.
+    """
 
     sale = models.ForeignKey(Sale, on_delete=models.CASCADE, db_index=False)
     customer = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE)

@@ -20,9 +20,9 @@ from shop.sold import saved, taken
 
 logger = logging.getLogger(__name__)
 
-# When two sales have a sku, the sale that opens first sells it. Its row comes last, so it overwrites the other sale in
-# the dictionary. Use plain SQL, because it is fast: each reconciliation runs this four times, and the search of the lab
-# reconciles thousands of times.
+# When two sales offer the same sku, the sale that opens first sells it. The row of this sale comes last, so in the
+# dictionary that `sellers` makes, it overwrites the row of the other sale. Use plain SQL, because it is fast: each
+# reconciliation runs this statement four times, and the search of the lab reconciles thousands of times.
 SELLERS = """
     SELECT sku, strategy
       FROM shop_saleitem

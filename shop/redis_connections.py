@@ -19,18 +19,20 @@ from shop import limits
 SLOW = limits.REDIS / 2
 """If an attempt to connect fails after at least this number of seconds, the server counts as hanging.
 
-The kind of error does not matter: a failed name lookup, such as the name of a stopped container, may take as long. A
-failure that takes less time proves nothing, because a lock gives its connections less time near the end of its lease.
+The kind of error does not matter: the lookup of a host name, such as that of a stopped container, may take as long
+before it fails. A failure after less time proves nothing, because a lock gives its connections less time near the end
+of its lease.
 """
 breaker = Breaker(2 * limits.REDIS, retry=0.1)
 """The circuit breaker that is open while Redis hangs.
 
-`retry` is short, because no lock is released while the breaker is open, and only one thread at a time waits.
+`retry` is short, because a lock that needs a new connection cannot be released while the breaker is open. A short
+`retry` costs little, because only one thread at a time waits.
 """
 
 
 class _Sparing:
-    """A connection that refuses to open while Redis hangs. Only one caller at a time may try to open a connection."""
+    """A connection. While Redis hangs, one caller at a time may try to open one, and others get an error at once."""
 
     def connect_check_health(self: Any, *arguments: Any, **options: Any) -> None:
         if self._sock:
