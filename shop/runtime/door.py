@@ -168,7 +168,7 @@ class Door:
     def _work(self) -> None:
         while True:
             request = self._whole.get()
-            # The thread that removes the entry sends the response. Without an entry, the client already has a response.
+            # Only the thread that removes the entry responds. If there is no entry, the client already has a response.
             if self._deadlines.pop(request.proto, None) is not None:
                 self._limit(request, problems.UNAVAILABLE)
                 self._answering.add(request)
@@ -312,7 +312,10 @@ def _refusal(
 
 
 def _wants_page(scope: Any) -> bool:
-    """Return whether a browser loads a page: Accept names HTML, and the path is not of the API. As in nginx.conf."""
+    """Return whether a browser loads a page: Accept names HTML, and the path is neither of the API nor of a JSON file.
+
+    nginx.conf has the same rule.
+    """
     path = scope.path
     if path.startswith("/api/") or path == "/api" or path.endswith(".json"):
         return False

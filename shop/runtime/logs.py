@@ -37,7 +37,7 @@ class JsonFormatter(logging.Formatter):
     """Formats a record as JSON: time, level, logger, message and process; trace, order, task and exception if known."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record."""
+        """Return a record as one line of JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,

@@ -15,7 +15,7 @@ from shop.look import look
 
 
 def given() -> dict[str, str]:
-    """Return the name of the setting with the URL of each server, by server; empty for the project's own server."""
+    """Return the setting with the URL of each server, by server name; empty for a server that the project runs."""
     return {
         "postgres": "" if getattr(settings, "DATABASE_IS_OURS", True) else "DATABASE_URL",
         "valkey": "" if getattr(settings, "REDIS_IS_OURS", True) else "REDIS_URL",

@@ -44,8 +44,8 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
         f"SECRET_KEY must have at least {environment.SHORTEST_KEY} characters. Generate one: "
         'python3 -c "import secrets; print(secrets.token_hex(32))"'
     )
-# Secret shared with the payment provider. The provider signs its messages with it. If empty, no order can be paid,
-# unless PAYMENT_PROVIDER is a class of your own.
+# Secret shared with the payment provider, which signs its messages with this secret. If it is empty, no provider is
+# connected, unless PAYMENT_PROVIDER is a class of your own. Without a provider, see PAY_WITHOUT_PROVIDER.
 PAYMENT_SECRET = environment.text("PAYMENT_SECRET")
 # Class of the payment provider, by its dotted path: a subclass of shop.payments.provider.PaymentProvider.
 PAYMENT_PROVIDER = environment.text("PAYMENT_PROVIDER", default="shop.payments.signed.SignedProvider")
@@ -89,8 +89,9 @@ WEB_DATABASE_CONNECTIONS = environment.integer("WEB_DATABASE_CONNECTIONS", defau
 # time, and Celery closes a pool after every task, so they need no pool.
 DATABASE_POOL = environment.integer("DATABASE_POOL", default=0, minimum=0, maximum=1000)
 # Set this if the shop reaches Postgres through a pooler such as PgBouncer (transaction or session mode). The shop then
-# needs no session of its own: it prepares no statements, and `session-lock`, `insert-lock` and `lock-table` cannot be
-# chosen. Set the time limits on the database role of the web servers; `manage.py serve` checks them.
+# works without a Postgres session of its own: it prepares no statements, and `session-lock`, `insert-lock` and
+# `lock-table` cannot be chosen. Set the time limits on the database role of the web servers; `manage.py serve` checks
+# them.
 DATABASE_POOLER = environment.boolean("DATABASE_POOLER", default=False)
 if DATABASE_POOLER and DATABASE_IS_OURS:
     raise ImproperlyConfigured("DATABASE_POOLER needs DATABASE_URL: the project's own Postgres has no pooler.")
@@ -156,7 +157,8 @@ STOCK_LOCK_WAIT = environment.seconds("STOCK_LOCK_WAIT", default=5.0, minimum=0,
 # preheat the sale again.
 STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1, maximum=1000)
 # Allow `lua-queue` although Redis may lose keys by eviction or a restart (`maxmemory-policy`, `appendonly`). Queued
-# orders may then be lost, although their customers got status 202. Without this setting, such a sale is not preheated.
+# orders may then be lost, although their customers got status 202. Without this setting, a sale with `lua-queue` is not
+# preheated in such a Redis.
 QUEUED_ORDERS_MAY_BE_LOST = environment.boolean("QUEUED_ORDERS_MAY_BE_LOST", default=False)
 # Servers of the strategies below. A sale can choose one of them only if its setting is not empty.
 # `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0

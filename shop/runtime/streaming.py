@@ -65,7 +65,8 @@ def send(proto: Any, status: int, headers: Headers, response: Any) -> None:
     try:
         return proto.response_file(status, headers, f"/dev/fd/{reader}")
     finally:
-        # The view has used connections of this thread. Django returns only those of the thread that closes a response.
+        # The view has used database connections of this thread, but another thread closes the response. Django then
+        # returns only the connections of that other thread to the pool.
         close_old_connections()
 
 
@@ -94,7 +95,7 @@ def _fill(reader: int, writer: int, first: bytes, pieces: Iterator[bytes], respo
 
 @contextmanager
 def _released() -> Iterator[None]:
-    """Context manager: let the next response be sent afterwards."""
+    """Context manager: at its end, this response no longer counts towards `limits.STREAMS`."""
     try:
         yield
     finally:

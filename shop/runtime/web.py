@@ -98,7 +98,7 @@ def _listener(specification: Any, shared: Any) -> Any:
     """Return the listening socket of this process, with a timeout for clients that do not read their response."""
     listener = shared or specification.build()
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # Accepted connections inherit this option from the listening socket. macOS has no such option.
+        # Accepted connections inherit TCP_USER_TIMEOUT from the listening socket. macOS does not have this option.
         with socket.socket(fileno=os.dup(listener.get_fd())) as view:
             view.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limits.UNREAD * 1000)
     return listener
@@ -137,8 +137,8 @@ def main() -> None:
         interface=Interfaces.WSGI,
         workers=options.processes,
         blocking_threads=options.threads,
-        # This limits open connections, not requests. If it were the number of threads, idle connections of browsers
-        # would use up all of them.
+        # This limits open connections, not requests. If the limit were the number of threads, idle connections of
+        # browsers would soon reach it, and nobody else could connect.
         backpressure=options.connections,
         runtime_mode=RuntimeModes.mt,
         # Use HTTP/1, the only mode in which granian closes a connection that sends nothing.
