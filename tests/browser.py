@@ -26,5 +26,9 @@ IN_BROWSER = [
 
 
 def launch(playwright: Playwright) -> Browser:
-    """Start Chromium outside Django's async check: Playwright's event loop keeps Django from using the database."""
+    """Start the installed Chromium.
+
+    Playwright runs an event loop in this thread. So a test that also queries the database in this thread has to set
+    DJANGO_ALLOW_ASYNC_UNSAFE.
+    """
     return playwright.chromium.launch(executable_path=CHROMIUM)

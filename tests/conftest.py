@@ -72,7 +72,7 @@ def servers(django_test_environment: None, django_db_blocker: DjangoDbBlocker) -
 
 @pytest.fixture(scope="session")
 def django_db_setup(servers: Servers) -> None:
-    """Use the test database that the servers were given, instead of a new one."""
+    """Use the migrated test database in the data of the servers, instead of a new database."""
     connection.settings_dict["NAME"] = settings.DATABASES["default"]["NAME"] = migrated.NAME
 
 
@@ -111,7 +111,7 @@ keep_context = test_client.store_rendered_templates
 
 
 def keep_first_context(store: dict[str, Any], *sent: Any, **more: Any) -> None:
-    """Keep the context of a page for `response.context`. Django would keep those of all parts of the page, too."""
+    """Keep only the context of the page for `response.context`. Django would also keep the contexts of its parts."""
     if not store:
         keep_context(store, *sent, **more)
 

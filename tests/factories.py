@@ -44,10 +44,11 @@ DISTINCT = [name for name in registry.NAMES if name not in {"file-lock", "insert
 """One strategy of each kind, for slow tests. `redis-lock` represents all strategies that take a lock first."""
 
 OF_THE_SHOP = ("group-commit", "guarded-update", "lua", "lua-queue", "unit-rows")
-"""Strategies that differ for the shop. The tests of `inventory` cover how each takes stock.
+"""One strategy of each kind that the shop treats differently. The tests of `inventory` cover how each takes stock.
 
-In this order: saves orders together, saves each alone, has a counter in Redis, has a queue, splits the stock. A
-strategy with a lock saves as `guarded-update` does once it has the lock: its tests in `inventory` cover the lock.
+The kinds, in this order: it saves orders together, it saves each order alone, it has a counter in Redis, it has a
+queue, it splits the stock. A strategy with a lock takes the lock and then saves as `guarded-update` does. The tests of
+`inventory` cover its lock.
 """
 
 
@@ -149,10 +150,12 @@ PUT_ON_SALE = """
            (SELECT coalesce(json_object_agg(sku, product.id ORDER BY place), '{}') FROM wanted JOIN product USING (sku))
       FROM sale
 """
-"""The rows of a sale and of its stock, in one statement. Else they would be half of the queries of most shop tests.
+"""Inserts the rows of a sale and of its stock in one statement. Most shop tests need these rows.
 
-If its strategy copies no stock and it has no neighbour, setting `preheated_at` preheats it. A neighbour
-is another sale of the same skus, or stock that is split.
+With one statement for each table, these inserts would be half of the queries of such a test.
+
+If the strategy copies no stock and the sale has no neighbour, the statement also preheats the sale: it only has to set
+`preheated_at`. A neighbour is another sale of the same skus, or stock that is split.
 """
 
 
@@ -312,7 +315,7 @@ def count_by_kind(answers: Sequence[Any]) -> dict[str, int]:
 def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "") -> Iterator[None]:
     """Run the action on another connection, once, just before or after this thread's first matching statement.
 
-    The pattern is searched for in the statement followed by its parameters.
+    `before` or `after` is a regular expression. It is searched for in the text of the statement and its parameters.
     """
     done = False
 

@@ -1,4 +1,4 @@
-"""Servers for the optional locks: the setting that names each one, and how to run it."""
+"""Servers for the optional locks: for each server, the setting with its address and a function that runs it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ COPY = "copy"
 
 
 def provide(folder: RunFolder) -> None:
-    """Give a run folder its Postgres data. The first worker makes them while the others wait."""
+    """Put the Postgres data into a run folder. The first worker makes the data while the other workers wait."""
     shared = Path(os.environ["FIRST_RUN_FOLDER"]) / "migrated"
     with shared.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

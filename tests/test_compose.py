@@ -160,7 +160,7 @@ def evaluated(**changed: str | None) -> dict[str, Any]:
 
 
 def errors(compose: dict[str, Any]) -> list[str]:
-    # Imported here, because every worker imports this file and one runs its tests.
+    # Import these here: every worker of the test run imports this file, and only one worker runs its tests.
     from check_jsonschema.builtin_schemas import get_builtin_schema
     from jsonschema import Draft202012Validator
 
@@ -338,7 +338,7 @@ def test_postgres_accepts_the_connections_of_all_web_replicas() -> None:
     services, loaded = rendered(), settings()
     accepted = int(re.fullmatch(r"max_connections=(\d+)", services["postgres"]["command"][-1])[1])
 
-    # Assume ten replicas, and two connections per request: a lock on Postgres takes a second one.
+    # Assume ten replicas, and two connections per request: a lock in Postgres takes a connection of its own.
     assert 2 * 10 * loaded["WEB_PROCESSES"] * loaded["WEB_DATABASE_CONNECTIONS"] <= accepted - 50
 
 
@@ -383,7 +383,7 @@ def test_a_dependency_that_cannot_would_be_found(service: str, change: dict[str,
 
 
 def commands() -> list[str]:
-    """Return the commands and health checks of the shop's services. `tests/docs` has programs parse them."""
+    """Return the commands and health checks of the shop's services. `tests/docs/test_commands.py` checks them, too."""
     return [*(rendered()[service]["command"] for service in SHOP), rendered()["worker"]["healthcheck"]["test"][1]]
 
 

@@ -176,9 +176,10 @@ def test_nobody_reads_the_metrics_through_it(upstream: Upstream, tmp_path: Path)
 
 @pytest.mark.parametrize("fits", [True, False], ids=["fits", "control"])
 def test_a_client_takes_no_web_server_out_by_a_long_redirect(tmp_path: Path, fits: bool) -> None:
-    """A redirect to the log-in repeats the address of the request. nginx must not take it for a fault of the server.
+    """A long redirect is no fault of a web server. A redirect to the log-in is long if the URL of the request is long.
 
-    Negative control: with nginx's own buffer, two requests stop both web servers for ten seconds.
+    Negative control: with nginx's default buffer size, after two such redirects nginx sends no requests to either web
+    server for ten seconds.
     """
     configuration = CONFIGURATION if fits else re.sub(r" +proxy_(busy_)?buffers?_size .*;\n", "", CONFIGURATION)
     request = b"GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: close\r\n\r\n"

@@ -46,7 +46,10 @@ class Shop(ThreadingHTTPServer):
         self.lasting = 60
         """Seconds for which a proxy may keep a page."""
         self.fault = ""
-        """What becomes of a request: a status, `away` closes its connection, `hangs` leaves it open."""
+        """How requests fail; empty if they do not fail.
+
+        A status is sent as the response, `away` closes the connection, and `hangs` sends nothing.
+        """
 
     def count(self, path: str) -> int:
         with self.counting:
@@ -145,9 +148,10 @@ def watched(port: int, watchers: int) -> tuple[list[list[int]], float]:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "control"])
 def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: bool) -> None:
-    """All watchers together cost the shop one request a second. Negative control: without the cache, a poll costs one.
+    """All watchers together cost the shop one request a second.
 
-    Thirty watchers are enough for the negative control, which leaves the processors to other tests.
+    Negative control: without the cache, each poll costs one request. Thirty watchers are enough for the negative
+    control, and they leave the processors to other tests.
     """
     configuration = CONFIGURATION if kept else without("proxy_cache public;")
     with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:

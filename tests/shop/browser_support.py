@@ -61,7 +61,11 @@ def port(django_db_setup: None) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start Chromium once, outside Django's async check: Playwright's event loop keeps Django from the database."""
+    """Start Chromium once for all tests of a module.
+
+    Playwright runs an event loop in this thread, so Django would refuse to query the database.
+    DJANGO_ALLOW_ASYNC_UNSAFE turns this check off.
+    """
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         browser = launch(playwright)
@@ -99,7 +103,7 @@ def enter(port: int, browser: Browser) -> Iterator[Enter]:
 def sold(**options: Any) -> tuple[OnSale, str]:
     """Put a new product on sale. Return the sale and the address of its page."""
     units = options.pop("units", 5)
-    # Use a new sku, because web servers remember which ones were sold out a moment ago.
+    # Use a new sku, because web servers remember which skus were sold out a moment ago.
     sku = f"product {new_customer()}"
     offer = on_sale({sku: units}, **options)
     texts = {"name": "Mechanical keyboard", "description": "Hot-swappable, with a knob."}

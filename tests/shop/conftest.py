@@ -57,7 +57,7 @@ class Provider(APIClient):
         super().__init__(raise_request_exception=False)
 
     def reports(self, body: Any, signature: str | None = None, path: str = "/api/payments/", **options: Any) -> Any:
-        """POST a body with its own signature, unless another one is given."""
+        """POST a body with the right signature for it, or with the given signature."""
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Payment-Signature": signatures.sign(sent) if signature is None else signature}
         return self.generic("POST", path, sent, **{"content_type": "application/json", **options}, headers=headers)
@@ -195,7 +195,7 @@ def buy(offer: OnSale, customer: int | None = None, key: str = "", **units: int)
 
 
 def make_due(*orders: UUID) -> None:
-    """End the time to pay, of the given orders or of all."""
+    """End the time to pay of the given orders; without arguments, of all orders."""
     due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
     Order.objects.filter(**({"pk__in": orders} if orders else {})).update(payable_from=due)
 

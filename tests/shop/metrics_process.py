@@ -35,7 +35,7 @@ FORKED.set_forkserver_preload([__name__])
 def recorded(
     folder: MetricsFolder, role: str, count: int, then: Callable[[Path], object] = str
 ) -> Iterator[BaseProcess]:
-    """Run a process that counts, calls `then` and waits. Yield the process once it has done so, and kill it after."""
+    """Run a process that counts, calls `then` and waits. Yield the process when it waits, and kill it at the end."""
     counted = FORKED.Event()
     process = FORKED.Process(target=record, args=(folder.path, role, count, then, counted))
     process.start()
@@ -83,9 +83,10 @@ def count_once() -> None:
 
 
 def wait_once_for_the_pool(folder: Path, address: str, seconds: SimpleQueue[float]) -> None:
-    """Wait for the only connection of a pool, which another caller holds, and report the pool twice.
+    """Wait for the only connection of a pool while another caller holds the connection. Then report the pool twice.
 
-    Put the time from before the wait until after it into `seconds`: a busy machine may need any time.
+    Args:
+        seconds: queue that gets the seconds from before the wait until after it. A busy machine may need many.
     """
     pool = ConnectionPool(address, min_size=1, max_size=1)
     pool.wait()  # The first caller is not to wait for the connection to be opened.
