@@ -1,7 +1,10 @@
 """Limits on the time and the bytes of one request. All times are in seconds."""
 
 HEAD = 10
-"""Time from the connection or the last response to the end of a request's head. Then the server cuts the connection."""
+"""Time from the connection or the last response to the end of a request's head.
+
+If the head is not complete by then, the server cuts the connection.
+"""
 
 ANNOUNCED_IDLE = 2
 """The idle time in the Keep-Alive header. It is shorter than `HEAD`, so a client that obeys it is not cut off."""
