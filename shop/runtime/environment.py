@@ -29,7 +29,7 @@ BROKER_OPTIONS = {
     "rediss": frozenset({"ssl_ca_certs", "ssl_cert_reqs", "ssl_certfile", "ssl_keyfile"}),
     "unix": frozenset({"db"}),
 }
-"""Options that the URL of a Redis server may have, by scheme: those that Celery's broker knows, too."""
+"""For each scheme: the options that the URL of a Redis server may have. Celery's broker knows only these options."""
 
 
 def text(name: str, *, default: str = "") -> str:

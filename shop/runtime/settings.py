@@ -44,8 +44,8 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
         f"SECRET_KEY must have at least {environment.SHORTEST_KEY} characters. Generate one: "
         'python3 -c "import secrets; print(secrets.token_hex(32))"'
     )
-# Secret shared with the payment provider, which signs its messages with this secret. If it is empty, no provider is
-# connected, unless PAYMENT_PROVIDER is a class of your own. Without a provider, see PAY_WITHOUT_PROVIDER.
+# Secret shared with the payment provider, which signs its messages with this secret. If it is empty, and
+# PAYMENT_PROVIDER is not a class of your own, customers can only mark orders as paid (PAY_WITHOUT_PROVIDER).
 PAYMENT_SECRET = environment.text("PAYMENT_SECRET")
 # Class of the payment provider, by its dotted path: a subclass of shop.payments.provider.PaymentProvider.
 PAYMENT_PROVIDER = environment.text("PAYMENT_PROVIDER", default="shop.payments.signed.SignedProvider")
