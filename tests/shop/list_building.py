@@ -1,4 +1,4 @@
-"""The WSGI application of the web server, with an export that holds all its lines before it sends the first order."""
+"""The WSGI application of the web server, with an export that holds the lines of all orders before it sends one."""
 
 from __future__ import annotations
 
