@@ -27,9 +27,10 @@ TWICE = {
     "ProcessLock",
     "ThreadLock",
     "Watchdog",
-    # Protocols of the explorer, which classes of the same name implement.
-    "Clock",
+    # A protocol of the explorer, and the class of the lab that implements it.
     "Experiment",
+    # As `Experiment`; the shop's clock is another thing, and a rename would put the comparison out of date.
+    "Clock",
     # A rename would put the stored results of many rungs and of the comparison of locks out of date.
     "Cluster",
     "Refusal",

@@ -13,7 +13,7 @@ from tools import flame_graph, performance_table
 
 ROW = {"orders_per_s": 200.0, "cpu_ms": 3.0, "refusals_per_s": 400.0, "refusal_cpu_ms": 1.5}
 REPORT = {
-    "machine": {"cpus": 2, "clients": 32, "rounds": 5},
+    "machine": {"cpus": 2, "clients": 32, "rounds": 5, "steal": 0.1},
     "plain": {"requests_per_s": 400.0, "cpu_ms": 2.0},
     "peer:redis-py-lock": {"orders_per_s": 50.0},
     "strategies": {

@@ -157,6 +157,7 @@ def edit(
 def test_a_change_outdates_the_rungs_that_run_it_and_prose_none(edit: Callable[..., set[str]]) -> None:
     """All edits share one copy, because reading it is slow. The prose is in files that rungs run which stay valid."""
     docstring = ("inventory/strategies/group_commit.py", '"""One thread of a process', '"""A thread of a process')
+    docstring_of_a_lock = ("locking/redis/lock.py", '"""A lock on one Redis', '"""The lock on one Redis')
     comment = (
         "inventory/queue/lua/enqueue.lua",
         "-- Take the units of every item of an order, or none, reserve them, and append the order to the queue.",
@@ -175,7 +176,7 @@ def test_a_change_outdates_the_rungs_that_run_it_and_prose_none(edit: Callable[.
     # Only the verdict depends on the table of rungs with servers of their own, so "etcd stress" is missing.
     expected = outdated | {f"{slug} stress" for slug in outdated} | {"etcd"}
     changes = (script_of_a_strategy, strategy, rung, script_of_a_lock, row_of_a_table)
-    assert edit(docstring, comment, help_text, *changes) == expected
+    assert edit(docstring, docstring_of_a_lock, comment, help_text, *changes) == expected
 
 
 LEFT_OUT = (
