@@ -36,6 +36,7 @@ from tests.locking.support import (
     Pool,
     ReentrantRecipe,
     acquired,
+    in_fork,
     paused,
     process,
     run_threads,
@@ -388,6 +389,20 @@ def test_a_chroot_is_a_namespace(recipe: ZooKeeperRecipe, zookeeper: ZooKeeper) 
     inside = clients(f"{zookeeper.hosts}/shop", LONG)
     with recipe("stock").hold(), ZooKeeperLock(inside, "stock").hold(timeout=0):
         assert len(client.get_children("/shop/locks/stock")) == 1
+
+
+def test_a_client_of_the_parent_process_is_refused(recipe: ZooKeeperRecipe) -> None:
+    lock = recipe("stock")
+
+    def refusal() -> str:
+        with pytest.raises(LockUnavailable) as refused:
+            lock.acquire(timeout=0)
+        return str(refused.value)
+
+    with lock.hold() as lease:
+        assert "parent process" in in_fork(refusal)
+        assert in_fork(lambda: str(lease.release())) == "NotOwner"
+        lease.check()
 
 
 def test_a_client_that_was_not_started_is_refused() -> None:
