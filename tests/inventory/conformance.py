@@ -61,6 +61,12 @@ class StrategyConformance(ABC):
         assert count_by_kind(answers) == {"COMMITTED": 1, "SoldOut": 3}
         ledger.assert_law(last=(0, 1))
 
+    def test_the_order_is_durable_when_it_answers(self, strategy: Strategy, ledger: Ledger) -> None:
+        put_on_sale(strategy, a=1)
+        order = new_request(("a", 1))
+        assert strategy.place(order, ledger.save) is Placement.COMMITTED
+        assert elsewhere(ledger.orders) == [order.id]
+
     def test_an_unknown_sku_is_not_sold(self, strategy: Strategy, ledger: Ledger) -> None:
         with pytest.raises(StockNotLoaded if strategy.name in NEED_PREHEAT else SoldOut) as refused:
             strategy.place(new_request(("nothing", 1)), ledger.save)
