@@ -73,6 +73,7 @@ def test_a_witness_is_stepped_through_without_a_request(open_page: Open) -> None
     expect(page.locator("output")).to_have_text(f"0 / {len(WITNESS)}")
     expect(page.get_by_text("Nothing has happened yet.")).to_be_visible()
     expect(state).to_have_count(0)
+    expect(page.locator("#player .steps > li.later")).to_have_count(len(WITNESS))
     expect(page.get_by_text(WHY)).to_be_hidden()
     for _ in WITNESS:
         page.keyboard.press("ArrowRight")
