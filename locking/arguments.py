@@ -28,7 +28,8 @@ def require_name(name: object) -> str:
 def require_text(argument: str, text: object) -> str:
     """Check that an argument is a `str`, and return it as a plain `str`.
 
-    A member of a `str` enum equals its text, but `format` and `hash` use the member's name. It would be another lock.
+    A member of a `str` enum equals its text, but `format` and `hash` use the member's name. So the member and its text
+    would name two different locks.
 
     Raises:
         TypeError: `text` has another type, such as `bytes` or None.

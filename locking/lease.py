@@ -156,7 +156,7 @@ class Lease:
         return self
 
     def _is_dropped(self) -> bool:
-        """Return whether a lease that is being collected still has the lock in this process."""
+        """Return whether a lease that the garbage collector removes still has the lock in this process."""
         own = self._pid == os.getpid() and not sys.is_finalizing()
         return own and self._state is _State.HELD and not self._ended()
 
@@ -267,7 +267,8 @@ class Lease:
         with self._mutex:
             first_answer = not self._answered
             self._answered = True
-        # If an earlier request got no answer and the grant is gone now, that earlier request ended a valid grant.
+        # If this request found no grant, but an earlier release request got no answer, then the earlier request has
+        # ended the grant, which was still valid.
         return still_held and (found or (self._unanswered and first_answer))
 
     def _require_own_process(self) -> None:

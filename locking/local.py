@@ -122,7 +122,7 @@ class ThreadLease(LocalLease):
 
 
 class QueuePlace:
-    """The place of a thread in a queue of this process. As a context manager, it leaves the queue at the end.
+    """The place of a thread in a queue of this process. At the end of a `with` block, the thread leaves the queue.
 
     A thread is woken when its place becomes the first. If the queue's name is a `str`, the thread in the first place
     holds the `ThreadLock` of that name. Names of other types are used by locks on a server: the thread in the first
@@ -148,11 +148,11 @@ class QueuePlace:
     def wait_for_turn(self, deadline: float) -> bool:
         """Join the queue, and return whether this place became the first by `deadline`, on the monotonic clock.
 
-        A place that did not become the first leaves the queue.
+        If this place did not become the first, it is removed from the queue.
         """
         with _mutex():
-            # Look up the queue and append in one step: between two steps, a signal handler could leave the queue and
-            # delete it.
+            # Look up the queue and append to it in one statement. Between two statements, a signal handler could remove
+            # the last place from the queue, and thus delete the queue.
             _queues[self._name].append(self)
             first = _queues[self._name][0] is self
         if not first and (left := deadline - time.monotonic()) > 0:
@@ -164,7 +164,7 @@ class QueuePlace:
             return first
 
     def leave(self) -> bool:
-        """Leave the queue, and return whether this place was still in it. A repeated call does no harm."""
+        """Remove this place from the queue, and return whether it was still there. A repeated call does no harm."""
         with _mutex():
             queue = _queues[self._name]
             was_queued = self in queue
@@ -251,7 +251,8 @@ class ProcessLock(Lock):
     def _open(self) -> FileIO:
         """Open the lock file anew: a `flock` belongs to one opening of a file, not to a process."""
         try:
-            # The mutex prevents a fork between the two lines: a child closes the files that it finds in `_files`.
+            # A fork waits for the mutex, so no fork happens between the next two lines. A forked child closes only the
+            # files that it finds in `_files`.
             with _mutex():
                 file = FileIO(self._path, "a")
                 _files.add(file)

@@ -1,7 +1,8 @@
 """ReentrantLock: lets the owner of a lock acquire it again. Only the last release gives the lock back.
 
 The owner is a task, a greenlet or a thread. Ids of threads and objects are reused, so an id could confuse an owner with
-a later owner. A weak reference identifies the owner instead: once its object is gone, it equals no other reference.
+a later owner. A weak reference identifies the owner instead: once the owner's object is gone, the reference equals no
+other reference.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class _ThreadIdentity:
 
 
 class _Execution:
-    """Identifies code that runs in one thread or greenlet and in one `contextvars` context. Ends with either of them.
+    """Identifies the code that runs in one `contextvars` context of one thread or greenlet.
 
-    The context is needed because a pool thread runs calls of many tasks one after the other. Each call has its own
-    context.
+    The identity ends when the context ends, or when the thread or greenlet ends. The context is needed because a pool
+    thread runs calls of many tasks one after the other. Each call has its own context.
     """
 
     __slots__ = ("__weakref__", "place")
@@ -187,7 +188,7 @@ class SharedGrant:
         """
         lease = ReentrantLease(lock, self)
         with self._mutex:
-            # Count the new lease first. Otherwise a lease that leaves meanwhile would count as the last.
+            # Count the new lease first. Otherwise another lease that is released meanwhile would count as the last.
             self._entries += 1
             lease.entered = first or (self._entries > 1 and self.inner.remaining() > 0)
             self._entries -= not lease.entered

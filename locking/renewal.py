@@ -101,7 +101,8 @@ class Watchdog:
             renewer: extends the lease; None to only watch it.
         """
         now = lease._clock()
-        # A slow grant may leave less time than the usual pause. Renew at half of it, so that a second attempt fits.
+        # If the grant was slow, less time than the usual pause may be left. Then renew after half of the time that is
+        # left, so that there is time for a second attempt.
         left = lease._deadline - now
         pause = LOOK_SECONDS if lease.ttl == math.inf else min(lease.ttl / RENEWALS_PER_TTL, left / 2)
         due = math.inf if renewer is None else now + pause

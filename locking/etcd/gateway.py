@@ -37,7 +37,7 @@ class EtcdGateway:
         self._lock = lock
 
     def ask(self, path: str, message: dict[str, Any], seconds: float) -> Any:
-        """Send one request and return the answer, or None if the etcd lease that it names does not exist.
+        """Send one request and return the answer, or None if the request names an etcd lease that does not exist.
 
         Args:
             path: path of the API call, such as `kv/range`.
@@ -75,7 +75,7 @@ class EtcdGateway:
     def deletions(self, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
         """Yield a watch that reports a deletion of `key` at or after `revision`.
 
-        The `with` block closes its connection.
+        The end of the `with` block closes the connection of the watch.
 
         Raises:
             LockUnavailable: no connection within `seconds`.
@@ -84,7 +84,7 @@ class EtcdGateway:
         watch = {"create_request": {"key": key, "start_revision": str(revision), "filters": ["NOPUT"]}}
         request = session.prepare_request(requests.Request("POST", self._url("watch"), data=json.dumps(watch)))
         adapter = cast(requests.adapters.HTTPAdapter, session.get_adapter(self._url("watch")))
-        # Use the settings of any other request, but no proxy: a proxy may hold back an answer that arrives in parts.
+        # Use the same settings as other requests, but no proxy: a proxy may hold back an answer that arrives in parts.
         settings = session.merge_environment_settings(self._url("watch"), {}, None, None, None)
         pool = adapter.get_connection_with_tls_context(request, verify=settings["verify"], cert=settings["cert"])
         # Use a connection outside of the pool: pooled connections read through a buffer, which fails after a timeout.

@@ -41,9 +41,9 @@ MIN_ANSWER_TIMEOUT = 1.0
 class EtcdLock(Lock):
     """A fair, fenced lock on an etcd server or cluster (etcd 3.4 or later).
 
-    The etcd lease of a client, and with it the client's place in the queue, lasts a quarter longer than the TTL, and at
-    least a second longer. A waiter thus keeps its place with one command per TTL. A crashed holder or waiter loses its
-    place after that time.
+    The etcd lease of a client lasts a quarter longer than the TTL, and at least a second longer. The client keeps its
+    place in the queue until this etcd lease ends. A waiter thus keeps its place with one command per TTL. A crashed
+    holder or waiter loses its place when its etcd lease ends.
 
     To take the lock from its holder, revoke the holder's etcd lease. Deleting the key is not enough: the next client
     would get the lock before the holder learns of its loss.
@@ -122,7 +122,7 @@ class EtcdLock(Lock):
                 logger.warning("A waiter of lock %r was paused for too long, and joins the queue again.", self.name)
             finally:
                 if lease is None:
-                    with suppress(LockUnavailable):  # if etcd does not answer, the place ends when its lease expires
+                    with suppress(LockUnavailable):  # without an answer, the place ends when the etcd lease expires
                         self._revoke(token, MIN_ANSWER_TIMEOUT)
 
     def _contend(self, token: str, deadline: float, *, alone: bool) -> Lease | None:
@@ -135,7 +135,7 @@ class EtcdLock(Lock):
             alone: whether to join the queue only if it is empty.
 
         Raises:
-            _PlaceLost: the etcd lease has ended, and with it the place in the queue.
+            _PlaceLost: the etcd lease has ended, so the place in the queue is lost.
         """
         kept = self._clock()
         self._grant(token, self._limit(deadline))
@@ -210,7 +210,7 @@ class EtcdLock(Lock):
         return {**self._range(), **order, "limit": "2", "keys_only": True}
 
     def _keep(self, token: str, deadline: float) -> float:
-        """Extend the etcd lease of the place. Return the time just before the request: the TTL counts from then."""
+        """Extend the client's etcd lease. Return the time just before the request, from which the TTL counts."""
         started = self._clock()
         if self._gateway.keep_alive([token], self._limit(deadline)) != [True]:
             raise _PlaceLost
@@ -231,7 +231,7 @@ class EtcdLock(Lock):
 
 
 class _PlaceLost(Exception):
-    """The etcd lease of a waiter has ended, and with it its place in the queue."""
+    """The etcd lease of a waiter has ended, so the waiter has lost its place in the queue."""
 
 
 class QueueKey(NamedTuple):

@@ -31,7 +31,7 @@ class EtcdRenewer:
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
         """Extend each lease by its TTL, in one round trip. See `locking.renewal.Renewer.renew`."""
         try:
-            # Connecting may take half of the time, and the answers the other half.
+            # Connecting may take half of the time limit, and the answers may take the other half.
             return EtcdGateway(self._client, leases[0].name).keep_alive([lease.token for lease in leases], seconds / 2)
         except LockUnavailable as error:
             logger.warning("%d leases were not renewed (%r); the watchdog tries again.", len(leases), str(error))

@@ -64,7 +64,7 @@ DELETE = """
 WITH freed AS (DELETE FROM lock_grant WHERE name = $1 AND owner = $2 RETURNING name)
 SELECT CASE WHEN pg_try_advisory_xact_lock($3) THEN '' ELSE pg_notify($4, '')::text END FROM freed
 """
-"""Free the lock. If the advisory lock of the queue is taken, its holder waits for this lock: notify that waiter."""
+"""Free the lock, and notify the first waiter in the queue. If there is one, it holds the advisory lock of the queue."""
 
 PAUSE_IN_TTLS = 2
 """A waiter that sends nothing for this many of its TTLs loses its place in the queue. A running waiter asks once per
@@ -89,8 +89,8 @@ class InsertLock(Lock):
     of the holder up to one TTL late. The others sleep. A non-blocking attempt does not overtake them.
 
     A first waiter that is stopped (SIGSTOP, a suspended machine) delays the others for two of its TTLs. Then the server
-    ends its session, and the waiter queues again when it continues. Postgres 13 and older do not have this timeout:
-    there, the others wait until the stopped waiter continues.
+    ends its session (`idle_session_timeout`), and the waiter queues again when it continues. Postgres 13 and older do
+    not have this timeout: there, the others wait until the stopped waiter continues.
 
     The server identifies advisory locks by 64-bit numbers, so the queue is at a hash of the name. Names with the same
     hash share a queue; the probability that a million names contain such a pair is 3 in 100 million. This is safe, but
@@ -184,14 +184,15 @@ class InsertLock(Lock):
             except SessionEnded as ended:
                 if ended.sqlstate != IDLE_SESSION_TIMEOUT:
                     raise
-                # This process was stopped for so long that the server gave its place to the next waiter.
+                # This process was stopped for so long that the server ended its session. This waiter has lost its place
+                # in the queue to the next waiter.
                 if deadline <= self._clock():
                     return None
 
     def _try(self, deadline: float) -> Lease | None:
         """Make one attempt to get the lock, and queue at the server until `deadline`.
 
-        Return None if it was not granted.
+        Return None if the lock was not granted.
 
         Raises:
             SessionEnded: with IDLE_SESSION_TIMEOUT, the place in the queue is lost.
@@ -243,7 +244,8 @@ class InsertLock(Lock):
                 answer = self._insert(session, token, first_in_queue=True)
                 if isinstance(answer, Lease):
                     return answer
-                # If the lock is still held after a sleep without notification, its holder renews it: ask once per TTL.
+                # If the lock is still held after a sleep without notification, its holder renews the grant. Then
+                # ask only once per TTL.
                 # A longer sleep could reach the idle timeout of the session.
                 notified = session.sleep(min(max(answer.left, shortest), self.ttl, left))
                 shortest = 0.0 if notified else self.ttl
@@ -312,8 +314,9 @@ class InsertRenewer:
 
 
 def _extended(session: PostgresSession, wanted: Sequence[tuple[Lease, float]]) -> set[str]:
-    """Extend each lease by its number of seconds from now. Return the tokens of those that still held their lock."""
+    """Extend each lease by its number of seconds from now. Return the tokens of the leases that held their lock."""
     grants = [{"name": lease.name, "owner": lease.token, "ttl": ttl} for lease, ttl in wanted]
-    # Send names as they are: a database with the encoding SQL_ASCII refuses escapes of other characters.
+    # Send names without JSON escapes: a database with the encoding SQL_ASCII refuses the escape of a character that is
+    # not ASCII.
     (owners,) = session.ask(EXTEND, json.dumps(grants, ensure_ascii=False))
     return set(json.loads(cast(str, owners)))

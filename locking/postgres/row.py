@@ -13,7 +13,8 @@ from locking.postgres.settings import server_milliseconds
 from locking.postgres.tables import NoSuchLock, ask_table
 
 BEGIN = "BEGIN; SET LOCAL statement_timeout = {limit}"
-"""Begin a transaction with a limit for the whole wait. `lock_timeout` would restart for each lock on the row."""
+"""Begin a transaction with a limit for the whole wait. `lock_timeout` would restart for each lock that the statement
+waits for."""
 
 LOCK_ROW = """
 WITH held AS (SELECT fence FROM lock_row WHERE name = $1 FOR UPDATE{nowait})
@@ -22,8 +23,8 @@ SELECT
     set_config('statement_timeout', '0', true)
 FROM held
 """
-"""Lock the row, return the fence, and remove the limit on the wait. The statement waits in `held`, so that the fence is
-computed after the grant."""
+"""Lock the row, return the fence, and remove the time limit that `BEGIN` has set. The statement waits for the row in
+the subquery `held`, so the fence is computed after the grant."""
 
 NOTE_FENCE = "UPDATE lock_row SET fence = $2::bigint WHERE name = $1"
 

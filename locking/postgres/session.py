@@ -82,8 +82,9 @@ class PostgresSession:
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
         wanted = {**CONNECTION_PARAMETERS, **conninfo, "application_name": label, "client_encoding": "UTF8"}
         self._pgconn = PGconn.connect_start(make_conninfo("", **wanted).encode())
-        # The reasons with which the server ends an idle session.
-        # The handler must not refer to this object: in a cycle, a dropped session would not close its connection.
+        # The reasons that the server gives when it ends an idle session.
+        # The handler must not refer to this PostgresSession. Otherwise the two would form a reference cycle, and a
+        # session that the program drops would not close its connection.
         self._end_reasons = end_reasons = list[tuple[str, str]]()
         self._pgconn.notice_handler = lambda result: end_reasons.extend(end_reason_in(result))
         _open.add(self)
@@ -217,7 +218,7 @@ class PostgresSession:
         self._pgconn.nonblocking = 1
 
     def _abandon(self) -> None:
-        """Cancel the running statement, so that the server stops waiting for its lock, and close the session."""
+        """Cancel the running statement, so that the server no longer waits for the lock, and close the session."""
         with suppress(psycopg.Error, TimeoutError):
             if self._pgconn.transaction_status == TransactionStatus.ACTIVE:
                 cancel = self._pgconn.cancel_conn()
@@ -227,7 +228,7 @@ class PostgresSession:
         self.close()
 
     def _poll_until_connected(self, connection: abc.PGconn | abc.PGcancelConn, poll: Callable[[], int]) -> None:
-        """Drive libpq's connection state machine until it is connected."""
+        """Drive libpq's connection state machine until the connection is open."""
         deadline = time.monotonic() + self.answer_timeout
         state = PollingStatus.WRITING
         while state != PollingStatus.OK:

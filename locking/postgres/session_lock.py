@@ -1,9 +1,9 @@
 """SessionLock: base class of locks that are bound to a connection, and SessionLease, their lease.
 
-The server keeps such a lock while its connection is open. There is no TTL and no renewal. When a holder crashes, the
-lock is free as soon as its connection has ended. In return, a holder that is still at work loses the lock when its
-connection ends. Every use of the lease therefore checks the connection's socket. For `on_lost`, the watchdog checks it
-too.
+The server keeps such a lock while the connection of the holder is open. There is no TTL and no renewal. When a holder
+crashes, the lock is free as soon as the holder's connection has ended. In return, a holder that is still at work loses
+the lock when its connection ends. Every use of the lease therefore checks the connection's socket. The watchdog also
+checks the socket, to call `on_lost`.
 
 Connect to the server directly, or through a pooler that keeps sessions. A pooler that shares sessions between
 transactions (PgBouncer's `pool_mode = transaction`) would give the lock to another client's session. The server must be

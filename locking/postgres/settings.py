@@ -15,7 +15,7 @@ time."""
 APPLICATION_NAME_BYTES = 63
 
 # The client's kernel notices a silent network after 15 seconds, the server's kernel after 40.
-# A holder must learn of a lost connection before the server gives its lock away.
+# A holder must learn of a lost connection before the server gives the holder's lock to another client.
 # `tcp_user_timeout` also ends a failed attempt to connect, so that libpq tries the next of several hosts.
 CONNECTION_PARAMETERS = {
     "keepalives_idle": "5",

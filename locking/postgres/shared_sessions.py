@@ -22,7 +22,7 @@ _spare: dict[PostgresSession, Hashable] = {}
 sessions are closed."""
 
 _failed: dict[Hashable, float] = {}
-"""By queue, the time when a thread last found that the server does not answer (`time.monotonic`)."""
+"""For each queue, the time (`time.monotonic`) when a thread last found that the server does not answer."""
 
 os.register_at_fork(after_in_child=_spare.clear)
 
@@ -47,7 +47,7 @@ class SharedSessions:
 
     @contextmanager
     def turn(self, seconds: float) -> Iterator[bool]:
-        """Queue in this process until it is this thread's turn to wait at the server. The `with` block is the turn.
+        """Queue in this process until it is this thread's turn to wait at the server. The turn ends with the block.
 
         Args:
             seconds: how long to wait for the turn.
@@ -112,7 +112,8 @@ class SharedSessions:
     def give_back(self, session: PostgresSession) -> None:
         """Let the next thread use a session that holds no lock, or close it if no thread waits."""
         _spare[session] = self._queue
-        # Check after the session is stored: the last thread of the queue may have left just before.
+        # Store the session first, and then check whether threads wait. The last thread may have left the queue just
+        # before the session was stored.
         self._close_unwanted()
 
     def _close_unwanted(self) -> None:

@@ -142,7 +142,8 @@ class RedisLock(Lock):
         token = new_token()
         try:
             refused = None
-            # A thread that may wait queues behind waiting threads of this process, and asks when its turn comes.
+            # If other threads of this process wait for the lock, a caller that is allowed to wait joins their queue. It
+            # asks the server when its turn comes.
             if wait_seconds == 0 or not has_queue(self._queue):
                 answer = self._ask(token, deadline, waits=wait_seconds > 0)
                 if isinstance(answer, Lease):
@@ -166,7 +167,7 @@ class RedisLock(Lock):
             self._client,
             self.name,
             ScriptCall("acquire", keys, (token, milliseconds(self.ttl), int(waits), owner_label()), self._replicas),
-            # A grant that is answered after the TTL is already over.
+            # Wait for an answer no longer than the TTL: a grant in a later answer would be over already.
             seconds=min(self.ttl, max(deadline - started, MIN_ANSWER_TIMEOUT)),
             on=on,
             undo=lambda: (self._release_call(token), self._leave_call(token, blocked=False)),

@@ -42,7 +42,7 @@ class OwnConnections:
         self._pid = os.getpid()
 
     def take_idle(self) -> Any:
-        """Return an idle connection without an outstanding answer, or None if there is none."""
+        """Return an idle connection on which no answer is left to read, or None if there is none."""
         if self._pid != os.getpid():
             self._reset()  # after a fork the connections belong to the parent
         while self._idle:
@@ -57,7 +57,7 @@ class OwnConnections:
         return None
 
     def put(self, connection: Any) -> None:
-        """Give back a connection without an outstanding answer. It is closed if enough are idle."""
+        """Give back a connection whose requests are all answered. It is closed if `MOST_IDLE` connections are idle."""
         if len(self._idle) < MOST_IDLE:
             self._idle.append(connection)
         else:

@@ -38,8 +38,8 @@ PAUSE_PER_ATTEMPT = 10
 `retry_delay`, and at most this factor times `retry_delay`."""
 
 ELECTIONS = 10
-"""Maximum number of attempts in quick succession. They follow each other while votes are split: no client gets the
-lock."""
+"""Maximum number of attempts in quick succession. A client repeats its attempt quickly only if the votes were split, so
+that no client got the lock."""
 
 
 class Redlock(Lock):
@@ -186,7 +186,9 @@ class Redlock(Lock):
         return max(self._retry_delay, PAUSE_PER_ATTEMPT * min(took, self._retry_delay))
 
     def _elect(self, deadline: float) -> tuple[Lease | None, float]:
-        """Try to get the lock, up to `ELECTIONS` times while the votes are split: then no client holds it.
+        """Ask all nodes for the lock, and ask them again while the votes are split.
+
+        If the votes are split, no client holds the lock. The nodes are asked at most `ELECTIONS` times.
 
         Returns:
             The lease, if it was granted, and the seconds that the last attempt took.
@@ -249,7 +251,7 @@ class Redlock(Lock):
         time.sleep(seconds)
 
     def _validity(self, ttl: float) -> float:
-        """Return for how many seconds from the request a grant of `ttl` seconds may be trusted."""
+        """Return for how many seconds, counted from the request, a grant of `ttl` seconds may be trusted."""
         return ttl * (1 - self._drift_factor) - self._drift_seconds
 
     def _extend(self, lease: Lease, ttl: float) -> bool:
@@ -309,8 +311,8 @@ class Redlock(Lock):
 class RedlockLease(Lease):
     """Lease of a `Redlock`. It remembers which nodes may have freed the lock at an earlier call of `release`.
 
-    If too few nodes answer a release, the caller repeats it. A node may have freed the lock at the first attempt, and
-    its answer was lost. At the next attempt this node answers no. Such a no counts as a yes.
+    If too few nodes answer, the caller calls `release` again. A node may have freed the lock at the first call,
+    although its answer was lost. At the next call, this node answers no. Such a no counts as a yes.
 
     Args:
         granted: the nodes that granted the lease. All others refused it, or their grant was taken back.
@@ -326,11 +328,11 @@ class RedlockLease(Lease):
     def was_held(self, votes: dict[RedlockNode, Any], quorum: int) -> bool | None:
         """Return whether a quorum still had the lease when it was first released; None while that is undecided.
 
-        A node may leave one attempt unanswered and then answer no. If it had granted the lease, the unanswered attempt
-        counts as its release.
+        A node may leave one release request unanswered, and answer no to the next one. If this node had granted the
+        lease, it counts as a node that has released the lease.
 
         Args:
-            votes: the answers of the nodes to one more attempt.
+            votes: the answers of the nodes to one more release request.
             quorum: number of nodes that decide.
         """
         with self._mutex:

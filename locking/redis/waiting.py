@@ -109,7 +109,7 @@ class Waiter:
             ) from error
 
     def _withdraw(self) -> None:
-        """Stop waiting after an error: end the pop with its connection, and have the server remove this waiter."""
+        """Stop waiting after an error: close the connection to end the pop, and let the server remove this waiter."""
         self.listed = False
         if self._connection is not None:
             self._connection.disconnect()

@@ -17,8 +17,8 @@ class ZooKeeperLease(Lease):
 
     Args:
         session: session of the client.
-        number: `session.number` at the time of the grant. When it changes, the session has ended, and the lease with
-            it.
+        number: `session.number` at the time of the grant. When `session.number` changes, the session has ended, so
+            the lease has ended, too.
         path: path of the node in the queue that holds the lock.
 
     Attributes:

@@ -98,7 +98,8 @@ class ZooKeeperLock(Lock):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         require_client(client, KazooClient)
-        # The timeout that the client requests. The server may grant less or more, which the first acquire finds out.
+        # The timeout that the client requests. The server may grant a shorter or a longer timeout. The first acquire
+        # asks the server which timeout it grants.
         super().__init__(name, ttl=client._session_timeout / 1000, on_lost=on_lost, clock=clock)
         self._client = client
         self._renewer = ZooKeeperRenewer(client)
@@ -204,8 +205,9 @@ class ZooKeeperLock(Lock):
     def _look(self, deadline: float) -> list[str]:
         """Return the nodes of the queue in order.
 
-        A server answers from its own copy of the data, which may be old. The sync makes it catch up with the leader,
-        which rejects a session that has ended. The server runs both requests in order, so the sync costs no round trip.
+        A server answers from its own copy of the data, which may be old. A sync request makes the server catch up with
+        the leader, and the leader rejects a session that has ended. The server runs the sync and the read in order, so
+        the sync costs no round trip.
         """
         caught_up = self._client.sync_async(self._queue_path)
         nodes = self._client.get_children_async(self._queue_path)
@@ -297,7 +299,7 @@ class ZooKeeperLock(Lock):
             found = cut  # the request before the connection was lost has deleted the node
         except LockUnavailable as error:
             if type(error.__cause__) is not SessionExpiredError:  # exactly this class: other errors derive from it
-                # If the connection comes back, the session would keep the node, so remove it in the background.
+                # If the connection comes back, the session would keep the node, so remove the node in the background.
                 leave_queue(self._client, self._queue_path, lease.token)
                 raise LockUnavailable(
                     f"ZooKeeper did not confirm the release of lock {self.name!r}. The lock will be free once the "

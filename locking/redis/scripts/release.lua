@@ -23,7 +23,8 @@ if redis.call('EXISTS', KEYS[3]) == 1 then
     if redis.call('ZCOUNT', KEYS[3], '(' .. math.floor(now_us / 1000), '+inf') > 0 then
         local last = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
         local fence = string.format('%.0f', math.max(now_us, last + 1))
-        -- The token of the grant gives its fence and TTL to the waiter that pops it. Until then, any client may claim it.
+        -- The token of the grant contains the fence and the TTL, for the waiter that pops the token. Until then, any
+        -- client may claim the grant.
         local grant = fence .. ' ' .. ARGV[3] .. ' ' .. ARGV[4]
         redis.call('SET', KEYS[1], grant, 'PX', ttl)
         redis.call('SET', KEYS[2], fence, 'PX', math.max(10 * ttl, 60000))
