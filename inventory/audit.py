@@ -48,7 +48,8 @@ def check(stock: Iterable[tuple[str, int, int]], sold: Mapping[str, int]) -> lis
         sold: units in valid orders, by sku. A sku without orders may be missing.
 
     Returns:
-        The figures of every sku in either argument, sorted by sku. The law holds if all of them are `conserved`.
+        The figures of every sku in either argument, sorted by sku. The conservation law holds if all figures are
+        `conserved`.
     """
     rows = {sku: (received, on_hand) for sku, received, on_hand in stock}
     return [Figures(sku, *rows.get(sku, (0, 0)), sold.get(sku, 0)) for sku in sorted(rows.keys() | sold.keys())]

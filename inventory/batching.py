@@ -28,8 +28,8 @@ def _held() -> threading.Lock:
 class Pending(Generic[Request, Result]):
     """A call that waits in a `Batcher`. Its thread is woken once: to take its result, or to run the next batch.
 
-    The thread waits by acquiring a held lock, and releasing that lock wakes it. `threading.Event` is slower: waking
-    sixteen threads with events took a tenth of the time of their orders.
+    The thread waits by acquiring a held lock, and releasing that lock wakes the thread. `threading.Event` is slower:
+    when events woke sixteen threads, the wake-ups took a tenth of the time that the orders of these threads took.
     """
 
     request: Request
@@ -82,8 +82,9 @@ class Batcher(Generic[Request, Result]):
         """
         mine: Pending[Request, Result] = Pending(request)
         if not self._enter(mine, only_as_leader=True):
-            # Return the connection to the pool: the thread that runs the batch may need it. Do this before the call
-            # joins a batch: after that, this thread may be woken to run the batch, and other callers wait for it.
+            # Return the connection to the pool, because the thread that runs the batch may need it. Do this before the
+            # call joins a batch. From then on, this thread may be woken to run the batch, and the other callers wait
+            # for this thread.
             if not connection.in_atomic_block:
                 connection.close()
             if not self._enter(mine):

@@ -106,7 +106,7 @@ class Outages:
 
 
 ANSWERING = "Answering requests with Postgres"
-"""Name of the API's work that fails while Postgres is away.
+"""Name, in `outages`, of the work that the API cannot do while Postgres is away.
 
 The outage ends when a sale is read from Postgres, or when a health check finds Postgres.
 """

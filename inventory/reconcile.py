@@ -123,7 +123,7 @@ def _recount_reserved_units(counters: Counters) -> Iterator[Repair]:
 def _end_abandoned_reservations(
     counters: Counters, saved: Saved, reject: Reject, grace: float, failures: Failures
 ) -> Iterator[Repair]:
-    """End reservations whose process died. If the order was not saved, its units go back.
+    """End the reservations of processes that died. If the order was not saved, its units go back.
 
     Orders that are still on the queue are skipped, because workers will save them.
     """
@@ -153,8 +153,8 @@ def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[s
     if not (not_on_sale := found.difference(on_sale())):
         return
     with transaction.atomic():
-        # Call `on_sale` again under the row locks. A preheating sale takes these locks, too, so it has finished or
-        # waits.
+        # Call `on_sale` again under the row locks. The preheating of a sale takes these locks, too, so it has finished
+        # or waits for the locks.
         stock.lock(not_on_sale)
         unused = sorted(not_on_sale.difference(on_sale()))
         registry.unload(unused)
@@ -163,7 +163,10 @@ def _remove_unused_copies(counters: Counters, on_sale: Callable[[], Collection[s
 
 
 def _merge_splits_of_others(on_sale: Callable[[], Mapping[str, str]]) -> Iterator[Repair]:
-    """Merge segments and unit rows of skus that another strategy sells now. That strategy cannot sell units in them."""
+    """Merge segments and unit rows of skus that another strategy sells now.
+
+    That strategy cannot sell the units in these rows.
+    """
     if not (found := registry.split_by_others(on_sale())):
         return
     with transaction.atomic():

@@ -74,7 +74,7 @@ class OrderRequest:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The place of an accepted order: committed in Postgres (`COMMITTED`), or on the queue in Redis.
+    """Where an accepted order is stored: committed in Postgres (`COMMITTED`), or on the queue in Redis.
 
     Args:
         place: the order's place in the queue, from 1; a worker saves it later. None for a committed order.
@@ -138,9 +138,9 @@ Reject = Callable[[Mapping[OrderRequest, str]], None]
 """Callback that writes queued orders as rejected, with the reason, in the open transaction. Idempotent."""
 
 Saved = Callable[[Collection[UUID]], set[UUID]]
-"""Callback that returns which of these orders were saved as sold, even if they ended later. Rejected orders are not.
+"""Callback that returns which of these orders were saved as sold, even if they ended later.
 
-It accepts any number of ids, because a queue may be long.
+It does not return orders that were saved as rejected. It accepts any number of ids, because a queue may be long.
 """
 
 Buyer = tuple[int, int]

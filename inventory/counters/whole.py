@@ -164,7 +164,7 @@ class Counters:
             return False
 
     def end_again(self) -> None:
-        """Try again to end the reservations in `unended`, so that other orders need not wait for their units."""
+        """Try again to end the reservations in `unended`, so that other orders need not wait for the reserved units."""
         for _ in range(len(self.unended)):
             try:
                 order_id, names, outcome = end = self.unended.popleft()
@@ -232,7 +232,8 @@ class Counters:
 
 def _reservation(order_id: bytes | str, encoded: bytes | str) -> Reservation:
     fields = msgspec.json.decode(encoded)
-    # Reject fractions of a unit: the Lua scripts cannot read such a reservation, and both must agree.
+    # Reject fractions of a unit: the Lua scripts cannot read such a reservation, and Python must reject the same
+    # reservations as Lua.
     items = [(str(name), _whole(units)) for name, units, *_ in fields["items"]]
     entry, buyer = fields.get("entry", ""), fields.get("buyer", "")
     if not (ENTRY.fullmatch(entry) and BUYER.fullmatch(buyer)):

@@ -20,7 +20,7 @@ CORRECT = script("correct_bought")
 
 
 def bought_key(sku: str) -> str:
-    """Return the Redis key of a hash of "sale:customer" to units bought of a sku."""
+    """Return the Redis key of a sku's hash, which maps "sale:customer" to the units queued or bought."""
     return f"{{stock}}:bought:{sku}"
 
 

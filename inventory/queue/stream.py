@@ -186,8 +186,8 @@ class Queue:
     def clear_wake_up(self) -> None:
         """Let the next order wake a worker again. The caller must read the queue once more afterwards.
 
-        Otherwise an order that was queued just before this call would wait for the next order, because it woke no
-        worker.
+        An order that was queued just before this call has woken no worker. Without the second read, it would stay on
+        the queue until the next order wakes a worker.
         """
         self.client.delete(WOKEN)
 
@@ -224,15 +224,15 @@ class Queue:
         return bool(result == 1)
 
     def finish_dead_letter(self, entry: QueueEntry, reason: str) -> None:
-        """Take an order that cannot be saved off the queue, and keep it as a dead letter."""
+        """Remove from the queue an order that cannot be saved, and keep the order as a dead letter."""
         self.dead_letters.add(entry, reason)
         self.finish_refused(entry, reason=reason)
 
     def _take_off(self, entry: QueueEntry, outcome: str) -> int:
         order = entry.order
         if order is None:
-            # The keys of an unreadable order are unknown, so remove only the entry. If it has a reservation, that
-            # stays.
+            # The keys of an unreadable order are unknown, so remove only the entry. If the order has a reservation, the
+            # reservation stays.
             self.client.xack(STREAM, GROUP, entry.entry_id)
             self.client.xdel(STREAM, entry.entry_id)
             return 0
@@ -261,8 +261,8 @@ class Queue:
     def being_saved(self, sku: str) -> tuple[int, Mapping[UUID, int]]:
         """Return all reserved units of a sku, and those of each order that a worker has read and not finished.
 
-        Only such an order may be saved in Postgres while its units are still reserved in Redis. Redis reads all values
-        at one moment.
+        Only such an order can be in both states at once: saved in Postgres, and its units still reserved in Redis.
+        Redis reads all values at one moment.
         """
         reserved, *orders = self._being_saved([RESERVATIONS, RESERVED_UNITS, STREAM], [sku, GROUP])
         return int(reserved), {UUID(text(order_id)): int(units) for order_id, units in orders}
@@ -286,7 +286,7 @@ class Queue:
     def find(self, order_id: UUID) -> QueuedOrder | None:
         """Return what Redis knows of a queued order; None if Redis does not know it."""
         reservation = self._reservation(order_id)
-        # If the order leaves the queue between these two reads, it has an outcome or is saved in Postgres.
+        # If the order leaves the queue between these two reads, Redis has its outcome, or Postgres has the order.
         if "entry" in reservation and (
             entries := self.client.xrange(STREAM, reservation["entry"], reservation["entry"])
         ):

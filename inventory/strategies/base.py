@@ -1,4 +1,4 @@
-"""`Strategy`: the base class of all ways to take the stock of an order and to save the order."""
+"""`Strategy`: the base class of all ways to take the stock for an order and to save the order."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ class Strategy(ABC):
         """Check with Postgres that a sku is sold out, if the strategy sells from a copy of the stock.
 
         Args:
-            refused: the error that is based on the copy. Its units left were read before this call.
+            refused: the error that is based on the copy. The number of units left in this error was read before this
+                call.
 
         Raises:
             StockNotLoaded: Postgres has more units. Loading the stock again corrects the copy.

@@ -21,8 +21,8 @@ class GroupCommit(Strategy):
 
     Guarantees: no unit is sold twice, as with `guarded-update`. Orders get units in order of arrival. If one order
     causes an error in Postgres, only that order fails.
-    Costs: an order may wait for the previous batch, and 2 or 4 ms for other orders to join its own. Batches of
-    different processes wait for each other's lock of the stock row.
+    Costs: an order may wait for the previous batch to end, and then 2 or 4 ms for other orders to join its own batch.
+    Batches of different processes wait for each other's lock of the stock row.
     Choose it: by default. It needs only Postgres. Row and disk are written once per batch, so an order costs half as
     much as alone, and throughput grows with load.
     """

@@ -58,7 +58,7 @@ def etcd_lock(sku: str) -> EtcdLock:
 
 
 def zookeeper_lock(sku: str) -> ZooKeeperLock:
-    """Return a lock in the ZooKeeper at ZOOKEEPER_HOSTS. Wait for its connection, at most STOCK_LOCK_WAIT seconds."""
+    """Return a lock in the ZooKeeper at ZOOKEEPER_HOSTS. Wait for the connection, at most STOCK_LOCK_WAIT seconds."""
     from locking.zookeeper import ZooKeeperLock
 
     client, connected = _zookeeper_client()
@@ -152,7 +152,7 @@ def _zookeeper_client() -> tuple[KazooClient, threading.Event]:
 
 @cache
 def _zookeeper_client_of(process: int) -> tuple[KazooClient, threading.Event]:
-    """Return the ZooKeeper client of a process; a forked child needs its own. It reconnects without limit."""
+    """Return the ZooKeeper client of a process; a forked child needs its own. The client reconnects without limit."""
     from kazoo.client import KazooClient
 
     client = KazooClient(

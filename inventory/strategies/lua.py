@@ -51,7 +51,8 @@ class Lua(Strategy):
             save_admitted(order, order.skus, counters, save)
         except (SoldOut, StockElsewhere) as error:
             # Postgres refused units that Redis had admitted, for example because Redis lost its last second of writes.
-            # Delete the wrong counter in Redis: the next order loads it again. If this fails, Postgres refuses it, too.
+            # Delete the wrong counter in Redis, so that the next order loads it again. If the deletion fails, Postgres
+            # refuses the next order, too.
             with suppress(RedisError):
                 counters.unload([error.sku])
             raise
@@ -114,7 +115,9 @@ def load(counters: Counters, skus: Sequence[str], saved: Saved, *, make: bool) -
 
 
 def leave_ended_session() -> None:
-    """Replace the connection if Postgres has ended it, without a round trip. Call it before units are taken in Redis.
+    """Replace the connection if Postgres has ended it. Call this function before units are taken in Redis.
+
+    It asks the socket whether the connection has ended, which takes no round trip.
 
     After a restart of Postgres, the first statement on each old connection of the pool fails. If an order failed there,
     it would be unknown whether it was committed, and its units would stay reserved until reconciliation.

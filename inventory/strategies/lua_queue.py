@@ -65,7 +65,9 @@ class LuaQueue(Lua):
                 raise
 
     def _unreserved(self, sku: str, saved: Saved) -> int:
-        """Return the units on hand that no order has reserved. It is more if orders are saved and ended meanwhile.
+        """Return the units on hand that no order has reserved.
+
+        The result is too high if a worker saves and ends orders between the reads of Postgres and Redis.
 
         A saved order keeps its reservation until its worker ends the reservation. The units of such an order are no
         longer on hand, so they are not subtracted a second time.
@@ -74,8 +76,9 @@ class LuaQueue(Lua):
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             on_hand = stock.on_hand(sku)  # The first query takes the snapshot.
-            # Read Redis after the snapshot, so that Redis lists each order that is saved and still reserved. If Redis
-            # were read first, its list would not contain an order that a worker reads and saves in between.
+            # Read Redis after the snapshot of Postgres, so that Redis lists each order that is saved and still
+            # reserved. If Redis were read first, its list would not contain an order that a worker reads and saves
+            # between the two reads.
             try:
                 reserved, being_saved = self.queue().being_saved(sku)
             except RedisError as error:

@@ -133,7 +133,7 @@ STRATEGIES: Mapping[str, StrategyEntry] = {
 }
 
 COPYING = ("lua", "lua-queue", "segmented-redis", "segmented-lock", "unit-rows")
-"""The strategies that sell from a copy of the stock, or split it. They must learn when the stock changes."""
+"""The strategies that sell from a copy of the stock, or split the stock. They must learn when the stock changes."""
 
 
 def known_names() -> tuple[str, ...]:
@@ -146,7 +146,7 @@ def known_names() -> tuple[str, ...]:
 
 
 NAMES = known_names()
-"""The names that a sale may choose."""
+"""The names of the strategies that a sale may choose."""
 
 _loaded: dict[str, Strategy] = {}
 
@@ -155,7 +155,7 @@ def get(name: str) -> Strategy:
     """Return the strategy of that name, always the same object.
 
     Raises:
-        UnknownStrategy: `NAMES` does not have it.
+        UnknownStrategy: the name is not in `NAMES`.
     """
     if name not in _loaded:
         if name not in NAMES:

@@ -93,7 +93,7 @@ def take_and_rebalance(item: RequestItem, leases: Mapping[int, Lease], segment_c
     Raises:
         SoldOut: segments and unsplit stock together have fewer units than the item wants.
         SegmentsChanged: there are segments that did not exist when the locks were taken, or no stock row.
-        StockBusy: a later holder of a lock has written its row.
+        StockBusy: a later holder of a segment's lock has written the segment's row.
     """
     stock_item, segments = lock_rows(item.sku)
     if stock_item is None or {segment.number for segment in segments} - leases.keys():

@@ -27,9 +27,10 @@ class UnitRows(Strategy):
     """Select unlocked unit rows with `FOR UPDATE SKIP LOCKED` and delete them, so orders of one sku do not wait.
 
     Guarantees: a row is deleted once, so no unit is sold twice. If too few rows are unlocked, the sku may still have
-    units: locked units come back if their orders fail, and some units may not be split into rows yet. So a second
-    transaction waits for the locked rows. It locks the stock rows of the whole order before any unit. The first
-    transaction is rolled back before: two orders that hold unit rows and wait for each other's rows would deadlock.
+    units: locked units come back if their orders fail, and some units may not be split into rows yet. So the first
+    transaction is rolled back, and a second transaction waits for the locked rows. Without the rollback, two orders
+    that hold unit rows and wait for each other's rows would deadlock. The second transaction locks the stock rows of
+    the whole order before any unit.
     Costs: a row for each unit, to insert and to delete, and the second transaction when stock runs low.
     Choose it: for a few thousand units that many customers buy at the same time, or when each unit differs, as seats
     do.

@@ -4,7 +4,7 @@
 -- KEYS[3]   the queue: a stream
 -- KEYS[4]   the customer's idempotency key: the id of the order that has it
 -- KEYS[5]   the place of the last order that was queued
--- KEYS[6]   the place of the last order that was taken off
+-- KEYS[6]   the place of the last order that was taken off the queue
 -- KEYS[7]   the wake-up: exists from the moment a worker was woken until it has found the queue empty
 -- KEYS[8..] for each item its counter, then the units bought of its sku: a hash of "sale:customer" to units
 -- ARGV[1]   the order id

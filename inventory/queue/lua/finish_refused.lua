@@ -1,9 +1,9 @@
--- Take an order that was refused off the queue: its units go back.
+-- Remove from the queue an order that was refused: its units go back.
 -- KEYS[1]   the reservations: a hash of order id to reservation
 -- KEYS[2]   the units reserved: a hash of counter name to units
 -- KEYS[3]   the queue: a stream
 -- KEYS[4]   the customer's idempotency key: the id of the order that has it
--- KEYS[5]   the place of the last order that was taken off
+-- KEYS[5]   the place of the last order that was taken off the queue
 -- KEYS[6]   the outcome of the order
 -- KEYS[7..] for each item its counter, then the units bought of its sku: a hash of "sale:customer" to units
 -- ARGV[1]   the order id

@@ -1,8 +1,8 @@
--- Take orders that were saved off the queue: their reserved units are sold.
+-- Remove from the queue orders that were saved: their reserved units are sold.
 -- KEYS[1]   the reservations: a hash of order id to reservation
 -- KEYS[2]   the units reserved: a hash of counter name to units
 -- KEYS[3]   the queue: a stream
--- KEYS[4]   the place of the last order that was taken off
+-- KEYS[4]   the place of the last order that was taken off the queue
 -- ARGV[1]   the group of workers
 -- ARGV[2..] for each order its id, then its entry in the queue
 -- Returns for each order 1 when it had a reservation, 0 when it was taken off before, and -1 when it was on the queue
