@@ -53,7 +53,7 @@ def on_init(environment: Environment, **_: Any) -> None:
     _reset(environment)
     if environment.parsed_options and environment.parsed_options.json_lines:
         gevent.spawn(_exit_when_input_closes)
-    # Locust's report events do not name the environment, so bind it to the listeners.
+    # Locust's report events do not name the environment, so bind the environment to the listeners.
     runner = environment.runner
     if isinstance(runner, WorkerRunner):
         runner.register_message("burst", _receive_burst)

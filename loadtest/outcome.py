@@ -28,7 +28,7 @@ IDS = 10_000
 def close_sale(burst: Burst) -> None:
     """Close the burst's sale. Delete the sale of a rung, because it has no orders in the shop's tables.
 
-    If Redis does not answer, the sale's counters stay there and a warning is logged.
+    If Redis does not answer, the sale's counters stay in Redis and a warning is logged.
     """
     if burst.rung:
         Sale.objects.filter(pk=burst.sale).delete()
@@ -54,7 +54,7 @@ def wait_for_queue(burst: Burst) -> int:
 
 
 def stock_figures(burst: Burst, *, host: str = "") -> list[Figures]:
-    """Return received, on-hand and sold units of each sku. The burst of a rung is read from the lab's tables."""
+    """Return received, on-hand and sold units of each sku. For a rung, they are read from the lab's tables."""
     if burst.rung:
         rows = [call_lab(host, "GET", f"/lab/stock/{sku}/", burst.customers[0]) for sku in burst.products]
         return [Figures(row["sku"], row["received"], row["on_hand"], row["sold"]) for row in rows]

@@ -53,7 +53,9 @@ class Plan:
 
 @dataclass
 class ClientResults:
-    """Counts of the orders of clients. `placed`, `failed_updates` and `gave_up` count only the plan's seconds.
+    """Counts of the orders of clients.
+
+    `placed`, `failed_updates` and `gave_up` count only what happens before the plan's `seconds` are over.
 
     Attributes:
         placed: orders that were placed.
@@ -100,7 +102,7 @@ def run(plan: Plan, wait_for_start: Callable[[], object] = lambda: None) -> Clie
         running = [pool.submit(clients.order_until_the_end, customer) for customer in plan.customers]
         clients.start(wait_for_start)
     errors = [error for each in running if (error := each.exception())]
-    # A failed client breaks the barrier, so all others raise BrokenBarrierError. Raise its own error instead.
+    # A failed client breaks the barrier, so all others raise BrokenBarrierError. Raise the error of the failed client.
     for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
         raise error
     results = ClientResults()

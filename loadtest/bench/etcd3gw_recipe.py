@@ -33,7 +33,7 @@ class Etcd3gwLock(Lock):
     Args:
         client: a client of etcd3gw; its timeout limits every request.
         name: lock name, in Latin-1 characters.
-        ttl: whole seconds. etcd may extend it; its default minimum is two seconds.
+        ttl: whole seconds. etcd may grant a longer TTL: by default, its shortest TTL is two seconds.
         on_lost: called once with the lease when it is lost. It must not block.
         clock: returns monotonic seconds; for tests.
     """
@@ -98,7 +98,7 @@ class Etcd3gwLock(Lock):
 
 
 class Etcd3gwLease(Lease):
-    """A lease with etcd3gw's lock object, which renews and releases it."""
+    """A lease that stores etcd3gw's lock object. The lock object renews and releases the lease."""
 
     __slots__ = ("recipe",)
 

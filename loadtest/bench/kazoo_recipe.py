@@ -1,7 +1,7 @@
 """The lock of the package kazoo, wrapped as one of our locks for comparison with `ZooKeeperLock`.
 
-Do not use it in production: it has no fencing token and no TTL. After its session has ended, a lease still reports that
-it is held, until it is released.
+Do not use it in production: it has no fencing token and no TTL. After the client's session has ended, a lease still
+reports that it is held, until it is released.
 
 Source: https://kazoo.readthedocs.io/en/latest/api/recipe/lock.html
 """
@@ -77,7 +77,7 @@ class KazooRecipeLock(Lock):
 
 
 class RecipeLease(Lease):
-    """A lease with kazoo's lock object, which releases it."""
+    """A lease that stores kazoo's lock object. The lock object releases the lease."""
 
     __slots__ = ("recipe",)
 

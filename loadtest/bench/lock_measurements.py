@@ -20,7 +20,8 @@ GREEDY = 8
 """Number of processes that take the lock again as soon as they have released it."""
 
 MAX_HOLD = 0.12
-"""Longest hold in seconds: the longest pause of a polling waiter. So a release may come at any point of a pause."""
+"""Longest time in seconds for which the lock is held before a release. It is the longest pause of a polling waiter, so
+a release may come at any point of a pause."""
 
 
 def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float) -> dict[str, float | None]:
@@ -50,7 +51,8 @@ def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float
 def pairs(names: Sequence[str], at: Addresses, count: int) -> dict[str, dict[str, float | None]]:
     """Return the microseconds and commands of an uncontended acquire and release, by contender.
 
-    Each pass measures every contender once, in a new random order, because a contender is slower after an idle one.
+    Each pass measures every contender once, in a new random order. The order matters, because a contender is slower if
+    the contender that was measured just before it was mostly idle.
     """
     with ExitStack() as stack:
         sessions = {name: stack.enter_context(session(name, at)) for name in names}
@@ -94,7 +96,7 @@ def handoffs(
         name: the contender.
         lock: name of the lock to contend for.
         count: number of hand-overs.
-        longest: longest hold in seconds.
+        longest: longest time in seconds for which the lock is held before a release.
         options: further arguments, as in `session`.
     """
     with worker(name, _take_turns, name, lock, at, options) as pipe, session(name, at, **options) as own:
@@ -154,9 +156,9 @@ def _be_greedy(name: str, lock: str, at: Addresses, seconds: float, pipe: Pipe) 
 def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> float | None:
     """Return the commands per second that a waiter sends while the lock is held and nothing happens.
 
-    Redis and etcd locks: the commands of the waiter's client count. ZooKeeper locks: the packets that the server
-    receives from the waiter count, including pings. Postgres locks: all statements of this process count except
-    renewals, because the holder sends only renewals. For other locks the result is None.
+    For Redis and etcd locks, these are the commands of the waiter's client. For ZooKeeper locks, these are the packets
+    that the server receives from the waiter, including pings. For Postgres locks, these are all statements of this
+    process except renewals, because the holder sends only renewals. For other locks, the result is None.
 
     Args:
         name: the contender.
@@ -207,7 +209,8 @@ def _hold(name: str, lock: str, at: Addresses, pipe: Pipe) -> None:
         release = own.make(lock)()
         pipe.send("held")
         threading.Event().wait()
-        # This line is never reached. The reference keeps the lease alive: some locks release a garbage-collected lease.
+        # This line is never reached. The function needs `release` until here, which keeps the lease alive: some locks
+        # release a lease that is garbage-collected.
         release()
 
 

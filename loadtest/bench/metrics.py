@@ -141,7 +141,10 @@ def measure(shop: LocalShop, customers: list[int], options: argparse.Namespace) 
 
 
 def ratios(rounds: Sequence[Mapping[str, Row]], name: str) -> Row:
-    """Return CPU time per order and orders per second, each divided by the figure without metrics of the same round."""
+    """Return CPU time per order and orders per second, as ratios.
+
+    Each figure is divided by the figure that the web server without metrics reached in the same round.
+    """
     cpu_ratios = sorted(row[name]["cpu_ms"] / row[OFF]["cpu_ms"] for row in rounds)
     rates = sorted(row[name]["per_s"] / row[OFF]["per_s"] for row in rounds)
     return {

@@ -1,7 +1,7 @@
 """Measure how long a sale is blocked when a process is killed in the middle of an order.
 
-The killed process is `python -m loadtest.bench.recovery SALE PRODUCT CUSTOMER`. It takes stock. Then it reports just
-before it saves its order, or once the order is queued.
+The killed process is `python -m loadtest.bench.recovery SALE PRODUCT CUSTOMER`. It takes stock, and reports that it has
+taken the stock: just before it saves its order, or once the order is queued.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class PageClient(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def plan_next(self) -> None:
-        """Send the next request now or when it is due. After the end, close the connection."""
+        """Send the next request now or when it is due. After the end of the plan, close the connection."""
         now, rate = time.monotonic(), self.clients.plan["rate"]
         self.due = self.clients.started + next(self.turns) / rate if rate else now
         if max(now, self.due) >= self.clients.end:

@@ -140,8 +140,8 @@ def watching(proxy: LocalProxy, path: str, *, rate: int | None, seconds: float) 
         "port": proxy.port,
         "requests": [(head, "") for head in heads],
         "rate": rate,
-        # Each client polls at the rate of a page. The usual limit of open files may allow fewer clients, which poll
-        # faster.
+        # Each client polls at the rate of a page. If the usual limit of open files allows fewer clients, each client
+        # polls faster.
         "connections": min(MOST_CONNECTIONS, max(1, round(rate * poll_interval()))) if rate else CONNECTIONS,
         "seconds": seconds,
         # A page polls with the ETag of the document that it has. A visitor who opens the page has no ETag yet.
@@ -191,7 +191,10 @@ def measure_orders(
 
 
 def log_in(proxy: LocalProxy, customers: Sequence[int]) -> list[str]:
-    """Log customers in. Return their access tokens, requested with the session cookie as the page's script does."""
+    """Log customers in, and return their access tokens.
+
+    This function requests a token with the session cookie, as the page's script does.
+    """
     tokens = []
     for user in User.objects.filter(pk__in=customers):
         client = Client()
@@ -220,7 +223,8 @@ def is_conserved(sale: OnSale, orders: Collection[Mapping[str, Any]]) -> bool:
 def start(plan: dict[str, Any]) -> subprocess.Popen[str]:
     """Start a process with clients, and return when all are connected."""
     command = (sys.executable, "-m", "loadtest.bench.storefront_clients")
-    # In a new session, clients do not get Ctrl-C: they end with their plan, and only the benchmark reports Ctrl-C.
+    # The process runs in a new session, so the terminal does not send Ctrl-C to it. Only the benchmark reports Ctrl-C,
+    # and the clients end when the time of their plan is over.
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

@@ -1,7 +1,8 @@
 """`python -m loadtest.bench strategies`: orders per second of each strategy over HTTP.
 
-For comparison, it also measures redis-py's lock in the same view, and two endpoints that place no order. The plain
-endpoint follows the manuals of Django and its packages. The empty endpoint is the order endpoint, but places no order.
+For comparison, the benchmark also measures the order endpoint with redis-py's lock, and two endpoints that place no
+order. The plain endpoint follows the manuals of Django and its packages. The empty endpoint is the order endpoint, but
+places no order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Endpoints for comparison with the shop: a plain endpoint, the order endpoint without orders, and redis-py's lock."""
+"""Endpoints for comparison with the shop's order endpoint.
+
+The plain endpoint and the empty endpoint place no order. The third endpoint orders with redis-py's lock.
+"""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def measure_large_room(entrants: int) -> dict[str, float]:
         came = send(client, offer, late, opens_at + timedelta(seconds=1), enters=True)
         waiting = client.info("memory")["used_memory"]
         # All customers are admitted by this time. Turns begin at a limited rate, so each batch polls at a time when the
-        # rate allows its turns.
+        # rate allows a turn for each customer of the batch.
         everybody_admitted = opens_at + timedelta(seconds=entrants)
         for number, first in enumerate(range(0, len(sample), AT_ONCE)):
             moment = everybody_admitted + number * timedelta(seconds=room.BURST)

@@ -25,7 +25,7 @@ class Buyer(FastHttpUser):
     network_timeout = 30.0
 
     def on_start(self) -> None:
-        # Wait for the burst: it reaches a Locust worker as a message, perhaps after this start.
+        # Wait for the burst: it reaches a Locust worker as a message, perhaps only after this buyer has started.
         self.burst = self.environment.prepared_burst.get(timeout=GIVE_UP_AFTER)
         self.leaves_at = self._now() + self.burst.seconds if self.burst.seconds else math.inf
 
