@@ -74,7 +74,7 @@ class Cluster(Generic[AnyMember]):
         """Wait until the cluster has a leader, and return it.
 
         Args:
-            other_than: a former leader to ignore. After it was cut off, it takes a moment to notice that it has no
+            other_than: a former leader to ignore. A leader that was cut off notices only after a moment that it has no
                 majority.
 
         Raises:

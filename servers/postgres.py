@@ -154,8 +154,8 @@ class Postgres:
         """Create the data folder with initdb, completely or not at all.
 
         initdb refuses a user id without an account. If this process is root, initdb therefore runs as `nobody`, in a
-        temporary folder. The servers' user gets a copy of its files. Another program of `nobody` may have opened the
-        original files, but cannot open the copy.
+        temporary folder. The servers' user gets a copy of the files in this folder. Another program of `nobody` may
+        have opened the original files, but cannot open the copy.
         """
         unfinished = self.folder / "unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -37,9 +37,9 @@ SETTINGS = {
     "admin.enableServer": "false",
     "4lw.commands.whitelist": "*",
 }
-# Milliseconds by which a server delays confirming a write.
-# Without the delay, a lagging follower of ZooKeeper 3.8.0 may confirm missed writes before the leader counts it.
-# The election of the leader then fails after `initLimit`, possibly again and again.
+# Milliseconds by which a server delays the confirmation of a write.
+# Without the delay, a follower of ZooKeeper 3.8.0 that lags behind may confirm the writes that it has missed before it
+# confirms the new leader. The election of the leader then fails after `initLimit`, possibly again and again.
 # Source: https://issues.apache.org/jira/browse/ZOOKEEPER-4685
 FLUSH_DELAY = "-Dzookeeper.flushDelay=30"
 SETTINGS_OF_A_MEMBER = {
@@ -178,7 +178,7 @@ def available() -> bool:
 
 
 def ask(hosts: str, command: str, seconds: float = STATUS_TIMEOUT) -> str:
-    """Send a four-letter command, such as `srvr`. Return the answer, or an empty text without an answer in time.
+    """Send a four-letter command, such as `srvr`. Return the answer, or "" if there is no answer in time.
 
     Source: https://zookeeper.apache.org/doc/r3.8.0/zookeeperAdmin.html#sc_4lw
     """
