@@ -40,7 +40,7 @@ def problem(subject: str) -> str | None:
 
 
 def subject_of(message: str) -> str:
-    """Return the first line of a message that is neither empty nor one of git's comments."""
+    """Return the subject of a message: its first line, after empty lines and the comments of git are left out."""
     return next((line for line in message.splitlines() if line.strip() and not line.startswith("#")), "")
 
 

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def draw(recorded: str) -> str:
-    """Return the picture.
+    """Return the flame graph as the text of an SVG picture.
 
     Args:
         recorded: output of py-spy: one line per stack, with the stack's number of samples at the end.
@@ -78,7 +78,7 @@ def _add(box: Box, frames: list[str], samples: int) -> None:
 def _boxes(box: Box, level: int, left: float, share: float) -> Iterator[tuple[int, float, float, str]]:
     """Return each box that is wide enough, as (level, left edge, width, frame).
 
-    Edge and width are shares of the whole.
+    Left edge and width are shares of the width of the picture.
     """
     width = box.samples * share
     if width < NARROWEST:

@@ -79,7 +79,7 @@ def fastest(report: Mapping[str, Any]) -> str:
 
 
 def goals(report: Mapping[str, Any]) -> Iterator[tuple[str, float, float, float, bool]]:
-    """Yield each goal: its name, the measured figure, the limit to meet, the aim, and whether more is better."""
+    """Yield each goal: name, measured figure, limit that it must meet, stricter aim, and whether more is better."""
     plain, rows, peer = report["plain"], report["strategies"], report["peer:redis-py-lock"]
     best = fastest(report)
     durable, guarded, locked = rows[best], rows["guarded-update"], rows["redis-lock"]
