@@ -31,7 +31,6 @@ from shop.orders.receipts import Placed
 from shop.orders.saving import Saver
 from shop.payments import signatures
 from tests.factories import OnSale, begin, interleaved, new_customer
-from tests.locking.proxy import Proxy
 from tests.waiting import PATIENCE
 
 
@@ -133,15 +132,6 @@ def postgres_gone(tmp_path: Path) -> Gone:
             connections["default"] = there
 
     return gone
-
-
-@pytest.fixture
-def proxy(django_db_setup: None) -> Iterator[Proxy]:
-    """A proxy to Postgres, which can refuse or hang."""
-    database = settings.DATABASES["default"]
-    proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
-    yield proxy
-    proxy.close()
 
 
 ADVISES_TO_WAIT = {

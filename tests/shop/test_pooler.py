@@ -56,10 +56,13 @@ from tests.locking.proxy import Proxy
 from tests.pgbouncer import PgBouncer, needs_pgbouncer, running_pgbouncer
 from tests.shop.conftest import assert_conserved, buy
 from tests.shop.test_settings import read
+from tests.shop.test_silent_postgres import proxy
 from tests.shop.web_server import CHECKOUT, ask, web_server
 from tests.waiting import PATIENCE, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis"), needs_pgbouncer]
+
+__all__ = ["proxy"]  # the fixture
 
 MODES = ["transaction", "session"]
 SESSION_LOCKS = {"insert-lock", "lock-table", "session-lock"}

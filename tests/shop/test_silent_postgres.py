@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -21,6 +22,15 @@ from tests.shop.web_server import ask, connect, received, web_server
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+
+
+@pytest.fixture
+def proxy(django_db_setup: None) -> Iterator[Proxy]:
+    """A proxy to Postgres, which can refuse or hang."""
+    database = settings.DATABASES["default"]
+    proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
+    yield proxy
+    proxy.close()
 
 
 def url(proxy: Proxy) -> str:
