@@ -444,6 +444,7 @@ def test_changing_a_queued_order_changes_the_order_with_its_key(
     redis.delete(idempotency_key(buyer.customer, "mine"))
     location = location_of(buyer, offer, "mine", a=1)
     save_queued()
+    assert (buyer.get(location).json()["id"], orders_in()) == (first["id"], 1), "a key that Redis has lost"
     changed = buyer.post(f"{location}{what}/")
     assert (changed.status_code, changed.json()["id"]) == (200, first["id"])
     left = 3 if what == "cancel" else 2

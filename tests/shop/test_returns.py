@@ -17,7 +17,7 @@ from inventory.errors import OverLimit
 from inventory.strategies import registry
 from shop.models import Order, OrderItem, Payment, Refund, UnmatchedReport
 from shop.orders import payments
-from shop.orders.customer_changes import pay_order
+from shop.orders.customer_changes import cancel_order, pay_order
 from shop.orders.errors import NotReturnable
 from shop.orders.queued import save_queued
 from shop.orders.returns import receive_chargeback, return_order
@@ -102,6 +102,17 @@ def test_the_table_refuses_more_units_than_were_bought(customer: int) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         return_items(order, {"a": 3})
     assert on_hand("a")[0] == 3
+
+
+def test_only_paid_orders_are_returned(customer: int) -> None:
+    offer = on_sale({"a": 5})
+    pending, cancelled = (buy(offer, customer, a=1).order.pk for _ in range(2))
+    cancel_order(cancelled, customer=customer)
+    for order in (pending, cancelled):
+        with pytest.raises(NotReturnable):
+            return_order(order, by=customer)
+    assert on_hand("a")[0] == 4
+    assert_conserved()
 
 
 def test_returns_at_once_return_once(customer: int) -> None:

@@ -102,6 +102,11 @@ def test_a_used_key_is_a_duplicate(make: Make, customer: int) -> None:
     assert existing(saved(again)) == {again.id: first.id}
 
 
+def test_keys_belong_to_one_customer(make: Make) -> None:
+    assert saved(make(key="mine"), make(key="mine", customer=new_customer())) == {}
+    assert Order.objects.count() == 2
+
+
 def test_of_requests_with_one_key_the_first_is_saved(make: Make) -> None:
     first, *others = [make(key="one") for _ in range(3)]
     refusals = saved(first, *others)
