@@ -106,6 +106,9 @@ def test_entering_again_gives_no_second_place_and_no_second_draw(redis: Redis) -
     before = redis.zrange(line, 0, -1, withscores=True)
     enter_all(offer_at(sale, -30), [1] * 20)
     assert redis.zrange(line, 0, -1, withscores=True) == before
+    redis.flushall()
+    enter_all(offer_at(sale, -20), [3, 2, 1])
+    assert redis.zrange(line, 0, -1, withscores=True) == before, "a loss before the opening changes no number"
     enter_all(offer_at(sale, 0.001), [1, 2, 3] * 5)
     assert redis.zrange(line, 0, -1, withscores=True) == before
 
@@ -191,7 +194,8 @@ def test_a_turn_ends_and_entering_again_leads_to_the_end_of_the_line() -> None:
     begins = next(one for one in range(1, 5) if room.look(offer_at(sale, 1), one).place == 1)
     others = [one for one in range(1, 5) if one != begins]
     ends = 1 + room.TURN.total_seconds()
-    assert room.look(offer_at(sale, ends - 0.001), begins).ticket
+    for ask in (room.look, room.enter):  # A reload enters again, and does not prolong the turn.
+        assert ask(offer_at(sale, ends - 0.001), begins).ticket
     over = offer_at(sale, ends)
     assert (room.look(over, begins).state, room.look(over, begins).ticket) == ("ended", "")
     before = places(over, others)
