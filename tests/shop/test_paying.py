@@ -17,7 +17,15 @@ from shop.orders.customer_changes import pay_order
 from shop.orders.errors import NotPayable
 from shop.orders.expiry import expire_unpaid
 from shop.orders.saving import return_units
-from shop.runtime.tasks import expire_unpaid_orders
+from shop.runtime.celery import app
+from shop.runtime.tasks import (
+    advance_sales,
+    analyze_tables,
+    expire_unpaid_orders,
+    forget_old_sessions,
+    reconcile,
+    save_queued_orders,
+)
 from tests.factories import SAVING, OnSale, close_now, fast_and_slow, interleaved, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, race, state
 
@@ -183,3 +191,14 @@ def test_units_of_an_earlier_sale_are_sold_in_the_next_one(customer: int) -> Non
     make_due()
     assert expire_unpaid() == 1
     assert on_hand() == (3, 3)
+
+
+def test_beat_starts_only_known_tasks() -> None:
+    app.loader.import_default_modules()
+    scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
+    tasks = (
+        *(advance_sales, analyze_tables, expire_unpaid_orders),
+        *(forget_old_sessions, reconcile, save_queued_orders),
+    )
+    assert scheduled == {task.name for task in tasks}
+    assert scheduled <= set(app.tasks)

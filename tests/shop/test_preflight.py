@@ -243,6 +243,12 @@ def test_a_server_that_does_not_answer_is_red(redis_gone: Gone, postgres_gone: G
 MODULES = (settings_checks, server_checks, sale_checks, run)
 
 
+@pytest.mark.parametrize("module", MODULES[:3])
+def test_every_check_is_run(module: Any) -> None:
+    found = {each for name, each in inspect.getmembers(module, inspect.isfunction) if not name.startswith("_")}
+    assert {each for each in found if each.__module__ == module.__name__} == set(module.CHECKS)
+
+
 BEFORE = ast.Constant(finding.BEFORE)
 """The section of a finding that names none."""
 

@@ -25,15 +25,17 @@ def get(path: str, **headers: str) -> Ask:
     return lambda buyer: buyer.get(path, headers=headers)
 
 
-def post(body: bytes, content_type: str = "application/json", key: str | None = "mine") -> Ask:
+def post(
+    body: bytes, content_type: str = "application/json", key: str | None = "mine", path: str = "/api/orders/"
+) -> Ask:
     headers = {} if key is None else {"Idempotency-Key": key}
-    return lambda buyer: buyer.generic("POST", "/api/orders/", body, content_type=content_type, headers=headers)
+    return lambda buyer: buyer.generic("POST", path, body, content_type=content_type, headers=headers)
 
 
 FORMATS = "none of the formats that there are: application/vnd.oai.openapi, application/vnd.oai.openapi+json."
 SAID: dict[str, tuple[Ask, str, str]] = {
     "an unknown host": (get("/api/", Host="evil.example"), "unknown-host", "not answer to the host evil.example."),
-    "no slash at the end": (get("/api/orders"), "not-found", "Add a slash at the end: /api/orders/"),
+    "no slash at the end": (post(b"{}", path="/api/orders"), "not-found", "Add a slash at the end: /api/orders/"),
     "an unknown address": (get("/api/nothing"), "not-found", "There is nothing at /api/nothing."),
     "an unknown format": (get("/api/schema/?format=xml"), "not-found", "nothing at /api/schema/?format=xml."),
     "an unavailable format": (get("/api/schema/", Accept="text/html"), "not-acceptable", FORMATS),
