@@ -30,7 +30,7 @@ from shop.orders.queued import save_queued
 from shop.pages import buying, now
 from shop.sales import load_tests, offers
 from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in
-from tests.shop.conftest import Gone, assert_problem, buy, raising
+from tests.shop.conftest import Buyer, Gone, assert_problem, buy, raising
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -236,20 +236,25 @@ def test_the_state_follows_the_clock_while_the_figures_are_cached(monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("stock_shown", "units", "left", "in_words"),
+    ("stock_shown", "units", "left", "english", "chinese"),
     [
-        *(("exact", 3, 3, "3 left"), ("exact", 0, 0, "Sold out")),
-        *(("few", now.FEW + 1, "some", "In stock"), ("few", now.FEW, "few", "Few left"), ("few", 0, 0, "Sold out")),
-        *(("hidden", 3, None, ""), ("hidden", 0, 0, "Sold out")),
+        ("exact", 3, 3, "3 left", "剩余 3 件"),
+        ("exact", 0, 0, "Sold out", "售罄"),
+        ("few", now.FEW + 1, "some", "In stock", "有货"),
+        ("few", now.FEW, "few", "Few left", "所剩不多"),
+        ("few", 0, 0, "Sold out", "售罄"),
+        ("hidden", 3, None, "", ""),
+        ("hidden", 0, 0, "Sold out", "售罄"),
     ],
 )
 def test_the_sale_decides_what_is_seen_of_the_units_left(
-    stock_shown: str, units: int, left: Any, in_words: str
+    stock_shown: str, units: int, left: Any, english: str, chinese: str
 ) -> None:
     offer = on_sale({"a": units})
     Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
     assert now_of(offer).json()["items"][0]["left"] == left
-    assert re.findall(r'data-shown="left">([^<]*)<', Client().get(page_of(offer)).text) == [in_words]
+    for headers, words in (({}, english), (CHINESE, chinese)):
+        assert re.findall(r'data-shown="left">([^<]*)<', Client().get(page_of(offer), headers=headers).text) == [words]
 
 
 @pytest.mark.parametrize("strategy", ["guarded-update", "unit-rows", "segmented-lock"])
@@ -450,6 +455,27 @@ def test_what_is_sold_out_is_said_with_what_is_left(customer: int) -> None:
     assert (answer.status_code, "Orders that are not paid within 15 minutes" in answer.text) == (409, True)
 
 
+def test_refusals_of_the_form_are_in_the_language_of_the_reader(customer: int) -> None:
+    client = visitor_of(customer)
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "zh-hans"
+
+    def refused(offer: OnSale, quantity: int) -> str:
+        answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": quantity})
+        assert answer.status_code == 409
+        return str(answer.text)
+
+    limited, one, hidden = on_sale({"a": 9}, limit=3), on_sale({"b": 1}), on_sale({"c": 37})
+    Sale.objects.filter(pk=hidden.sale).update(stock_shown="hidden")
+    buy(limited, customer, a=2)
+    assert "您已买 2 件" in refused(limited, 2)
+    buy(limited, customer, a=1)
+    assert "本场活动每人限购 3 件，您已经买满了。" in refused(limited, 1)
+    assert "只剩 1 件" in refused(one, 2)
+    buy(one, b=1)
+    assert "15 分钟内没有付款的订单会退回库存" in refused(one, 1)
+    assert "剩余不足 100 件，这次没有" in refused(hidden, 100)
+
+
 @pytest.mark.parametrize("stock_shown", ["hidden", "few"])
 def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(customer: int, stock_shown: str) -> None:
     offer, client = on_sale({"a": 37}), visitor_of(customer)
@@ -541,6 +567,17 @@ def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
     chosen = client.get(page_of(offer, "buy/"), {"product": offer.products["b"]}, follow=True)
     assert (chosen.text.count("<form"), f'value="{offer.products["b"]}"' in chosen.text) == (1, True)
     assert client.get(page_of(offer, "buy/"), {"product": "x"}).status_code == 404
+
+
+def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> None:
+    """The form and the API share keys: the form finds the order that the API placed."""
+    offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
+    product = offer.products["a"]
+    body = {"sale": offer.sale, "items": [{"product": product, "quantity": 1, "price": "9.90"}]}
+    assert buyer.order(body, key=key).status_code == 201
+    fields = {"product": product, "quantity": 1, "price": "9.90", "key": key}
+    answer = visitor_of(buyer.customer).post(page_of(offer, "buy/"), fields)
+    assert (answer.status_code, orders_in()) == (302, 1)
 
 
 def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
