@@ -98,6 +98,8 @@ def test_the_list_does_not_call_a_paused_or_sold_out_sale_open(client: Client) -
     assert [(name in halted) for name in ("Selling.", "Empty.", "Halted.")] == [False, True, True]
     assert re.search("Empty.<.*?<b>Sold out</b>", halted, re.DOTALL)
     assert re.search("Halted.<.*?<b>Paused</b>", halted, re.DOTALL)
+    chinese = client.get("/sales/", headers=CHINESE).text
+    assert [f"<b>{word}</b>" in chinese for word in ("售罄", "已暂停")] == [True, True]
 
 
 def test_figures_of_the_list_are_read_together_and_not_for_each_visitor(client: Client) -> None:

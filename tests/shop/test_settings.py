@@ -137,7 +137,7 @@ def test_a_text_has_a_form(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     said, good_ones, bad_ones = FORMS[name]
     monkeypatch.setenv("PAYMENT_SECRET", "shared")
     for good in good_ones.split("; "):
-        assert read(monkeypatch, **{name: good})[name] in (good, good.split(","))
+        assert read(monkeypatch, **{name: good})[name] == (good.split(",") if name == "PICTURE_ORIGINS" else good)
     for bad in bad_ones.split("; "):
         with pytest.raises(ImproperlyConfigured, match=f"^{name} must be {re.escape(said)}"):
             read(monkeypatch, **{name: bad})

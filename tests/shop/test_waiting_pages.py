@@ -23,6 +23,8 @@ from tests.shop.waiting_support import enter_all, offer_at, with_room
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
+CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
+
 
 @pytest.fixture
 def visitor() -> Client:
@@ -78,6 +80,7 @@ def test_the_page_says_number_people_ahead_and_the_wait(visitor: Client) -> None
     assert "about 7 min" in text(page) or "about 6 min" in text(page)
     (pace,) = re.findall('<noscript><meta http-equiv="refresh" content="([0-9]+)">', text(page))
     assert 2 <= int(pace) <= room.SLOWEST
+    assert says(visitor.get(address(offer), headers=CHINESE)) == "您是第 400 位"
     assert set(script_of(page)["texts"]) == {"outside", "lost", "draw", "waiting", "admitted", "ended"}
 
 
@@ -166,6 +169,7 @@ def test_in_a_full_redis_an_arrival_is_told_to_enter_again(visitor: Client, full
         page = visitor.post(address(offer))
         assert (page.status_code, page.headers["Retry-After"], "you have none yet" in text(page)) == (503, "5", True)
         assert f'href="{address(offer)}"' in text(page)
+        assert "您还没有位置" in text(visitor.post(address(offer), headers=CHINESE))
         assert visitor.get(address(offer)).status_code == 200
         assert other.post(address(offer), follow=True).status_code == 200
     assert visitor.post(address(offer)).headers["Location"] == f"{address(offer)}?entered"
@@ -198,6 +202,8 @@ def test_the_page_of_the_sale_leads_to_the_room(*, coming: bool) -> None:
     offer = with_room(coming=coming)
     page = text(Client().get(address(offer, "sales")))
     assert f'This sale has a waiting room: you buy when it is your turn. <a href="{address(offer)}">' in page
+    chinese = text(Client().get(address(offer, "sales"), headers=CHINESE))
+    assert f'该活动设有等候室，轮到您时即可购买。 <a href="{address(offer)}">' in chinese
     assert Client().get(f"{address(offer, 'sales')}now.json").json()["waiting_room"] is True
     assert "waiting" not in text(Client().get(address(on_sale({"b": 1}), "sales"))).partition("sale-data")[0]
 
