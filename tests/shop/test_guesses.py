@@ -80,6 +80,8 @@ def test_an_account_has_few_guesses(user: User, settings: Any, door: str) -> Non
     refused = log_in("ada", PASSWORD)
     assert_waits_for_the_window(refused, begun)
     assert "Try again in" in refused.content.decode()
+    # The ways to log in count together.
+    assert [other("ada", PASSWORD).status_code for other, *_ in DOORS.values()] == [429] * len(DOORS)
     # Other accounts are not affected.
     User.objects.create_user("bob", password=PASSWORD, is_staff=True)
     assert log_in("bob", PASSWORD).status_code == right

@@ -19,9 +19,9 @@ from tests.factories import close_now, elsewhere, on_sale
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import buy
 from tests.shop.payment_support import session_of
-from tests.shop.test_overview import fresh
+from tests.shop.test_overview import SCRIPT, fresh
 from tests.shop.test_silent_postgres import proxy, url
-from tests.shop.web_server import CHECKOUT, web_server
+from tests.shop.web_server import web_server
 from tests.waiting import PATIENCE
 
 __all__ = ["fresh", "proxy"]
@@ -37,7 +37,6 @@ new MutationObserver(() => {
 """
 """Notes when the page has first shown each "Sold 1 Left 2", in milliseconds since 1970."""
 
-SCRIPT = (CHECKOUT / "shop/static/shop/overview.js").read_text()
 UNITS = 9
 
 
