@@ -156,7 +156,11 @@ class Burst:
             self.pause()
             taken = all_taken()
             seen = len(self.refused) + len(self.placed)
-            wait_for(lambda: len(self.refused) + len(self.placed) >= seen + 50, "some answers after the pause")
+            wait_for(
+                lambda: len(self.refused) + len(self.placed) >= seen + 50,
+                "answers after the pause",
+                timeout=3 * PATIENCE,
+            )
         finally:
             self.stopped.set()
         return taken
