@@ -22,6 +22,7 @@ from inventory.errors import OverLimit, SoldOut, StockBusy, StockReserved, Stock
 from inventory.requests import OrderRequest, Placement, Save
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
+from locking import held
 from shop import conservation
 from shop.models import Allowance, Order, OrderItem, SaleItem
 from shop.orders.customer_changes import cancel_order
@@ -113,7 +114,7 @@ def test_the_same_key_and_body_is_the_same_order(customer: int, name: str) -> No
     for who, key in ((customer, "other"), (new_customer(), "mine")):
         assert not buy(offer, who, key=key, a=2).replayed
     assert_books(a=(3, 6), b=(4, 1))
-    assert registry.counters().reserved() == {}
+    assert (registry.counters().reserved(), held(registry.counters().client)) == ({}, [])
 
 
 def sell_out(offer: OnSale) -> None:
