@@ -33,7 +33,7 @@ from shop.models import Order, Sale, default_currency
 from shop.sales import offers
 from shop.sales.preheat import preheat_sale
 from shop.sold import saved
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 T = TypeVar("T")
 
@@ -217,7 +217,7 @@ def orders_in(*states: str) -> int:
 def elsewhere(body: Callable[[], T]) -> T:
     """Run the body in another thread, on its own database connection, and return its result."""
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_on_own_connection, body).result(PATIENCE)
+        return pool.submit(_on_own_connection, body).result(WAIT_TIMEOUT)
 
 
 def begin(pool: ThreadPoolExecutor, body: Callable[[], T]) -> Future[T]:
@@ -237,7 +237,7 @@ def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
 
     def run(body: Callable[[], T]) -> T | Exception:
         connection.ensure_connection()
-        start.wait(PATIENCE)
+        start.wait(WAIT_TIMEOUT)
         try:
             return body()
         except Exception as error:
@@ -352,7 +352,7 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
     def stop(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
         if not go_on.is_set() and STOCK_WRITE.search(sql):
             arrived.append(1)
-            assert go_on.wait(PATIENCE), "the other buyers never came"
+            assert go_on.wait(WAIT_TIMEOUT), "the other buyers never came"
         return execute(sql, *rest)
 
     def attend(buy: Callable[[], T]) -> T:
@@ -375,7 +375,7 @@ def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int
     with ThreadPoolExecutor(1) as conductor:
         meeting = conductor.submit(_on_own_connection, conduct)
         answers = at_once(*[partial(attend, buy) for buy in buyers])
-        meeting.result(PATIENCE)
+        meeting.result(WAIT_TIMEOUT)
     return answers
 
 

@@ -17,7 +17,7 @@ from django.conf import settings
 
 from servers.folder import private_subfolder, unprivileged_user
 from servers.process import Child
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
 
@@ -88,7 +88,7 @@ def running_pgbouncer(
     child = Child("pgbouncer", [PGBOUNCER, str(file)], log=outer / "log", user=unprivileged_user())
     try:
         child.start()
-        child.wait_until(lambda: _listens(folder / f".s.PGSQL.{PORT}"), PATIENCE)
+        child.wait_until(lambda: _listens(folder / f".s.PGSQL.{PORT}"), WAIT_TIMEOUT)
         yield PgBouncer(folder, database["NAME"])
     finally:
         child.stop()

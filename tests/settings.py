@@ -52,10 +52,10 @@ def remove() -> None:
 
 from shop.runtime.settings import *  # noqa: E402, F403
 from shop.runtime.settings import DATABASES  # noqa: E402
-from tests.waiting import PATIENCE  # noqa: E402
+from tests.waiting import WAIT_TIMEOUT  # noqa: E402
 
 # Without this timeout, a thread that waits in Postgres for a lost lock would outlive its test.
-DATABASES["default"]["OPTIONS"]["options"] = f"-c lock_timeout={3 * PATIENCE:.0f}s"
+DATABASES["default"]["OPTIONS"]["options"] = f"-c lock_timeout={3 * WAIT_TIMEOUT:.0f}s"
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 # Look for static files at each request. Otherwise every test client scans them all when it is made.

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-PATIENCE = 30.0
+WAIT_TIMEOUT = 30.0
 """Seconds after which a missing condition fails the test. It is a safety limit, not an expected duration."""
 
 Seen = TypeVar("Seen")
 
 
-def wait_for(condition: Callable[[], Seen], what: str = "", *, timeout: float = PATIENCE) -> Seen:
+def wait_for(condition: Callable[[], Seen], what: str = "", *, timeout: float = WAIT_TIMEOUT) -> Seen:
     """Return the first true value of `condition`. Fail if it has none within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     pause = 0.002

@@ -20,10 +20,10 @@ from django.conf import settings  # noqa: E402
 
 from tests.faults.parts import running_parts  # noqa: E402
 from tests.faults.rounds import play  # noqa: E402
-from tests.waiting import PATIENCE  # noqa: E402
+from tests.waiting import WAIT_TIMEOUT  # noqa: E402
 
 # Wait longer for Redis than the shop does, because a slow disk may delay Redis for seconds.
-settings.CACHES["default"]["OPTIONS"]["CONNECTION_POOL_KWARGS"]["socket_timeout"] = PATIENCE
+settings.CACHES["default"]["OPTIONS"]["CONNECTION_POOL_KWARGS"]["socket_timeout"] = WAIT_TIMEOUT
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from loadtest.tokens import access_token
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 BUYERS = 16
 RETRY = {0, 429, 502, 503, 504}  # 500 is missing, because no fault excuses an internal error
@@ -45,7 +45,7 @@ class Crowd:
     with the answer `busy` is postponed: it is tried again later.
     """
 
-    def __init__(self, port: int, purchases: Sequence[Purchase], *, busy: float = PATIENCE) -> None:
+    def __init__(self, port: int, purchases: Sequence[Purchase], *, busy: float = WAIT_TIMEOUT) -> None:
         self.purchases = purchases
         self.answered = 0
         self._busy = busy
@@ -68,7 +68,9 @@ class Crowd:
     def wait_until(self, answered: int) -> None:
         """Return when `answered` purchases have been answered."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.answered >= answered, PATIENCE), f"only {self.answered} answered"
+            assert self._changed.wait_for(lambda: self.answered >= answered, WAIT_TIMEOUT), (
+                f"only {self.answered} answered"
+            )
 
     @property
     def done(self) -> bool:
@@ -105,7 +107,7 @@ class ShopClient:
         body = {"sale": purchase.sale, "items": [{"product": product, "quantity": n} for product, n in purchase.cart]}
         headers = {"Idempotency-Key": purchase.key}
         purchase.answered = purchase.postponed = False
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + WAIT_TIMEOUT
         while not purchase.answered and not purchase.postponed and time.monotonic() < deadline:
             purchase.requests += 1
             status, answer, location = self._send("POST", "/api/orders/", purchase.customer, headers, body)

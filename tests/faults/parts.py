@@ -17,7 +17,7 @@ from servers.valkey import Valkey
 from shop.runtime.tasks import advance_sales
 from tests.faults import flawed
 from tests.faults.proxy import CuttableProxy
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 class Parts:
@@ -80,7 +80,7 @@ class Parts:
                     child.start()
             return condition()
 
-        wait_for(check, what, timeout=2 * PATIENCE)
+        wait_for(check, what, timeout=2 * WAIT_TIMEOUT)
 
     def recover(self) -> None:
         """Return when every part works and no transaction is open."""

@@ -27,7 +27,7 @@ from shop.sold import saved
 from tests.faults.buyers import BUYERS, Crowd, Purchase
 from tests.faults.faults import CONTROLS, FAULTS
 from tests.faults.parts import Parts, wait_until_idle
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 UNITS = 20  # stock of each sku
 SKUS = 3
@@ -150,7 +150,7 @@ def losses_in_tables(sale: int, skus: Mapping[str, int], purchases: Sequence[Pur
 
 def lasting_reservations(skus: Mapping[str, int]) -> int:
     """Return the units still reserved in Redis after workers had time to take over dead workers' entries."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + WAIT_TIMEOUT
     while (units := units_reserved(skus)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return units

@@ -32,7 +32,7 @@ def problem(status: int, name: str) -> tuple[int, dict[str, Any]]:
 )
 def test_answers(monkeypatch: pytest.MonkeyPatch, answers: Answers, expected: dict[str, Any]) -> None:
     if expected.get("gave_up"):
-        monkeypatch.setattr("tests.faults.buyers.PATIENCE", 0.5)
+        monkeypatch.setattr("tests.faults.buyers.WAIT_TIMEOUT", 0.5)
     coming = iter(answers)
     monkeypatch.setattr(ShopClient, "_send", lambda *_: (*next(coming), "/api/orders/1/"))
     purchase = Purchase(1, "key", 1, [(1, 1)])

@@ -20,7 +20,7 @@ from inventory.strategies.segmented_redis import SegmentedRedis
 from locking import RedisLock, held
 from tests.factories import at_once, new_request
 from tests.inventory.conftest import Ledger, put_on_sale
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 CLASSES: dict[str, Any] = {"segmented-lock": SegmentedLock, "segmented-redis": SegmentedRedis}
 
@@ -30,7 +30,7 @@ def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
 
     It starts at the first segment that covers an item.
     """
-    options = {"wait": PATIENCE, "segments": 5, "start": lambda sku, segments: 0} | options
+    options = {"wait": WAIT_TIMEOUT, "segments": 5, "start": lambda sku, segments: 0} | options
     arguments = [options.pop("make_lock", stock_lock)]
     if name == "segmented-redis":
         arguments.insert(0, registry.segment_counters)
@@ -68,7 +68,7 @@ def second_order_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Re
     comes, answers = threading.Event(), []
 
     def second() -> None:
-        comes.wait(PATIENCE)
+        comes.wait(WAIT_TIMEOUT)
         strategy.forget("a")  # Simulate another process, which has cached nothing yet.
         try:
             answers.append(buy(strategy, ledger, ("a", 1)))

@@ -13,7 +13,7 @@ from django.db import OperationalError, connection, connections, transaction
 
 from inventory import batching
 from inventory.batching import Batcher
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 class Counting:
@@ -28,7 +28,7 @@ class Counting:
         self.batches.append(list(requests))
         number = len(self.batches)
         self.inside.set()
-        assert self.go_on.wait(PATIENCE)
+        assert self.go_on.wait(WAIT_TIMEOUT)
         for request in requests:
             if request in self.raises:
                 raise self.raises[request]
@@ -62,7 +62,7 @@ def submit(batcher: Batcher[str, int], counting: Counting) -> Iterator[Submit]:
         before, first = batcher.pending(), not counting.inside.is_set()
         future = pool.submit(batcher.submit, request, counting.run)
         if first:
-            assert counting.inside.wait(PATIENCE)
+            assert counting.inside.wait(WAIT_TIMEOUT)
         else:
             wait_for(lambda: batcher.pending() > before, "the call to wait")
         return future
@@ -94,10 +94,10 @@ def test_after_a_batch_of_several_the_next_one_waits_for_more(
 
     results = [submit(request) for request in "abc"]
     counting.go_on.set()
-    assert [result.result(PATIENCE) for result in results] == [1, 2, 2]
+    assert [result.result(WAIT_TIMEOUT) for result in results] == [1, 2, 2]
     monkeypatch.setattr(batching, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     batcher.submit("e", counting.run)
-    assert late[0].result(PATIENCE)
+    assert late[0].result(WAIT_TIMEOUT)
     assert counting.batches[-1] == ["e", "d"]
 
 
@@ -115,7 +115,7 @@ def test_each_call_of_a_batch_waits_for_its_beginning_and_gets_its_error(
     results = [submit(request) for request in "abc"]
     before = time.monotonic()
     counting.go_on.set()
-    assert [result.exception(PATIENCE) for result in results] == [None, error, error]
+    assert [result.exception(WAIT_TIMEOUT) for result in results] == [None, error, error]
     (first, begun), *others = sorted(waits)
     assert first <= begun < before
     assert len(others) == 2
@@ -148,12 +148,12 @@ def test_a_waiting_call_holds_no_connection(batcher: Batcher[str, int], counting
 
     with ThreadPoolExecutor(2) as pool:
         leading = pool.submit(call, "a")
-        assert counting.inside.wait(PATIENCE)
+        assert counting.inside.wait(WAIT_TIMEOUT)
         following = pool.submit(call, "b")
         wait_for(lambda: batcher.pending() == 1, "the second call to wait")
         assert (held[0].connection is None, held[1].connection is None) == (False, True)
         counting.go_on.set()
-        assert (leading.result(PATIENCE), following.result(PATIENCE)) == (1, 2)
+        assert (leading.result(WAIT_TIMEOUT), following.result(WAIT_TIMEOUT)) == (1, 2)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -170,7 +170,7 @@ def test_a_call_that_cannot_close_its_connection_is_not_pending(
             batcher.submit("b", counting.run)
     following = submit("c")
     counting.go_on.set()
-    assert (leading.result(PATIENCE), following.result(PATIENCE)) == (1, 2)
+    assert (leading.result(WAIT_TIMEOUT), following.result(WAIT_TIMEOUT)) == (1, 2)
     assert counting.batches == [["a"], ["c"]]
 
 
@@ -183,4 +183,4 @@ def test_an_open_transaction_outlives_the_wait(batcher: Batcher[str, int], submi
             pool.submit(lambda: (wait_for(lambda: batcher.pending() == 1, "the call"), counting.go_on.set()))
             assert batcher.submit("b", counting.run) == 2
         cursor.execute("SELECT FROM written")
-    assert leading.result(PATIENCE) == 1
+    assert leading.result(WAIT_TIMEOUT) == 1

@@ -13,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from inventory import caching
 from inventory.caching import Cache, TimeToLive
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 class Source:
@@ -85,7 +85,10 @@ def test_while_nothing_is_usable_one_caller_loads_for_all(
     note_waiting(monkeypatch, lambda: asked.append(1))
     source.during = during
     with ThreadPoolExecutor(4) as pool:
-        outcomes = [pool.submit(source.get).exception(PATIENCE), *(each.exception(PATIENCE) for each in waiting)]
+        outcomes = [
+            pool.submit(source.get).exception(WAIT_TIMEOUT),
+            *(each.exception(WAIT_TIMEOUT) for each in waiting),
+        ]
     assert outcomes == [error] * 4
     assert source.loads == 1
 
@@ -156,7 +159,9 @@ def test_a_stale_value_is_used_while_one_caller_loads(source: Source) -> None:
     source.now += 5.0
     seen: list[int | None] = []
     with ThreadPoolExecutor(1) as pool:
-        source.during = lambda: seen.append(pool.submit(lambda: source.get(stale_while_loading=True)).result(PATIENCE))
+        source.during = lambda: seen.append(
+            pool.submit(lambda: source.get(stale_while_loading=True)).result(WAIT_TIMEOUT)
+        )
         assert source.get(stale_while_loading=True) == 2
     assert (seen, source.loads) == ([1], 2)
 

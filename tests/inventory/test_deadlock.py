@@ -18,7 +18,7 @@ from inventory.strategies.advisory_lock import LOCK
 from inventory.strategies.guarded_update import GuardedUpdate
 from tests.factories import at_once, count_by_kind, new_request, preheated, waiting_in_postgres
 from tests.inventory.conftest import Ledger, execute, in_steps
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -47,7 +47,7 @@ def test_unordered_items_deadlock(ledger: Ledger) -> None:
             if sql.lstrip().startswith("UPDATE"):
                 taken += 1
                 if taken == 1:
-                    both_have_one.wait(PATIENCE)
+                    both_have_one.wait(WAIT_TIMEOUT)
             return result
 
         execute("SET deadlock_timeout = '50ms'")
@@ -72,7 +72,7 @@ def released_at_once(take_everything: Callable[[], object], *orders: Callable[[]
             take_everything()
             answers = pool.submit(at_once, *[partial(place, order) for order in orders])
             wait_for(lambda: waiting_in_postgres() == len(orders), "both to wait")
-        return answers.result(PATIENCE)
+        return answers.result(WAIT_TIMEOUT)
 
 
 @pytest.mark.parametrize("name", ["row-lock", "unit-rows"])
@@ -88,7 +88,7 @@ def test_rows_locked_in_one_order_do_not_deadlock(
     def lock_as_named(skus: list[str]) -> dict[str, int]:
         first, second = skus
         units = lock([first])
-        both_have_one.wait(PATIENCE)
+        both_have_one.wait(WAIT_TIMEOUT)
         return units | lock([second])
 
     if not in_order:

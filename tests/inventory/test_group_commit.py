@@ -21,7 +21,7 @@ from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.locks import conninfo
 from tests.factories import new_request
 from tests.inventory.conftest import Ledger, after, execute
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -40,7 +40,7 @@ class Gate:
         self.before(orders)
         self.batches.append([order.id for order in orders])
         self.inside.set()
-        assert self.go_on.wait(PATIENCE)
+        assert self.go_on.wait(WAIT_TIMEOUT)
         return self.ledger.refuse(self.refusals)(orders)
 
 
@@ -75,7 +75,7 @@ def place(strategy: GroupCommit, gate: Gate) -> Iterator[Place]:
         before, leads = strategy.batcher.pending(), not strategy.batcher._running
         future = pool.submit(run, order)
         if leads:
-            assert gate.inside.wait(PATIENCE)
+            assert gate.inside.wait(WAIT_TIMEOUT)
         else:
             wait_for(lambda: strategy.batcher.pending() > before, "the order to wait")
         return future
@@ -83,7 +83,7 @@ def place(strategy: GroupCommit, gate: Gate) -> Iterator[Place]:
     def place(*orders: OrderRequest) -> list[BaseException | None]:
         futures = [start(order) for order in orders]
         gate.go_on.set()
-        return [future.exception(PATIENCE) for future in futures]
+        return [future.exception(WAIT_TIMEOUT) for future in futures]
 
     yield place
     gate.go_on.set()

@@ -22,7 +22,7 @@ from inventory.strategies.locked import Locked
 from inventory.strategies.locks import stock_lock
 from tests.factories import new_request, nobody, preheated
 from tests.inventory.conftest import Ledger, fails
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -69,7 +69,7 @@ class Notes(Observer):
         return nullcontext()
 
     def left_queue(self, *, ages: Sequence[float], refused: int) -> None:
-        assert all(0 <= age < PATIENCE for age in ages)
+        assert all(0 <= age < WAIT_TIMEOUT for age in ages)
         self.told.append(("left the queue", len(ages), refused))
 
     def dead_letter(self) -> None:

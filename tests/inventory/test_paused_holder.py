@@ -13,7 +13,7 @@ from inventory.strategies.locked import CLAIM
 from locking import RedisLock
 from tests.locking import actors
 from tests.locking.support import RedisRecipe, paused, process
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -31,7 +31,7 @@ def test_the_write_of_a_stopped_holder_is_refused(redis: Redis, statement: str, 
     arguments = (RedisRecipe(url), "stock:a", {"ttl": 0.5}, conninfo, statement)
     with process(actors.write_with_its_fence, *arguments) as (holder, pipe):
         fence = pipe.recv()
-        with paused(holder.pid), RedisLock(redis, "stock:a").hold(timeout=PATIENCE) as lease:
+        with paused(holder.pid), RedisLock(redis, "stock:a").hold(timeout=WAIT_TIMEOUT) as lease:
             with connection.cursor() as cursor:
                 cursor.execute(CLAIM, {"sku": "a", "units": 1, "fence": lease.fence, "kind": "redis-lock"})
             assert lease.fence > fence

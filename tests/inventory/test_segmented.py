@@ -28,7 +28,7 @@ from tests.inventory.segments_support import (
     second_order_of_the_last_unit,
     units_of,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("name", CLASSES)]
 
@@ -244,7 +244,7 @@ def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, nam
                 wait_for(lambda: len(held(redis)) + sum(each.waiters for each in held(redis)) > 1, "the other order")
                 met.set()
 
-        strategies.append(make(name, kind, make_lock=Locks(before), wait=PATIENCE if same_order else 1.0))
+        strategies.append(make(name, kind, make_lock=Locks(before), wait=WAIT_TIMEOUT if same_order else 1.0))
     put_on_sale(strategies[0], a=10)
     answers = count_by_kind(at_once(*[partial(buy, strategy, ledger, ("a", 5)) for strategy in strategies]))
     if same_order:

@@ -20,7 +20,7 @@ from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewUnlocked, UnitRows, take_unlocked, take_waiting
 from tests.factories import at_once, begin, count_by_kind, elsewhere, interleaved, new_request, nobody
 from tests.inventory.conftest import Ledger, after, execute, put_on_sale
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -101,7 +101,7 @@ def begin_while_held(strategy: UnitRows, save: Save, body: Callable[[], Any]) ->
             assert not later[0].done() or later[0].exception() is not None
 
         hold_a_unit(strategy, start, save)
-        later[0].exception(PATIENCE)
+        later[0].exception(WAIT_TIMEOUT)
     return later[0]
 
 
@@ -238,7 +238,7 @@ def test_no_deadlock_between_the_attempts(
         execute("SET deadlock_timeout = '50ms'")
         with connection.execute_wrapper(step), pytest.raises(error, match=reason):
             buy(strategy, ledger, ("a", 2))
-        assert rival[0].result(PATIENCE) is Placement.COMMITTED
+        assert rival[0].result(WAIT_TIMEOUT) is Placement.COMMITTED
     connection.close()
     ledger.assert_law(a=(1, 1))
 

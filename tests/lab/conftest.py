@@ -27,7 +27,7 @@ from tests.lab import comparison_support
 from tests.lab.rung_support import Player
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 __all__ = ["_without_a_watchdog", "buyer", "visitor"]
 
@@ -37,7 +37,7 @@ def _copied_databases() -> Iterator[None]:
     """Copy a migrated database for every sandbox, because migrations take longer than most tests."""
 
     def copy(alias: str, database: dict[str, Any]) -> None:
-        with databases.server(database, time.monotonic() + PATIENCE) as server:
+        with databases.server(database, time.monotonic() + WAIT_TIMEOUT) as server:
             copied = sql.Identifier(database["NAME"])
             for statement in (
                 "DROP DATABASE {}",

@@ -38,7 +38,7 @@ from servers import ServerError
 from servers.postgres import DATABASE
 from shop.runtime.environment import database
 from tests.lab.schedule_support import manage
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 NUMBER = 4
 """Number of the first sandbox for these tests. Visitors and commands use those with lower numbers."""
@@ -554,7 +554,7 @@ def test_a_terminated_backend_is_gone_before_the_next_schedule(
         waiting = "SELECT pid FROM pg_locks WHERE objid = 4711 AND NOT granted"
         (pid,) = wait_for(lambda: observer.execute(waiting).fetchone())
         opened_sandbox.terminate(actor)
-        thread.result(PATIENCE)
+        thread.result(WAIT_TIMEOUT)
         with monkeypatch.context() as patch:
             patch.setattr(opened_sandbox, "_observer", SimpleNamespace(closed=False, execute=execute))
             opened_sandbox.disconnect(actor)

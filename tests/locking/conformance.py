@@ -44,7 +44,7 @@ from tests.locking.support import (
     renewing,
     run_threads,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 SHORT = 0.5
 """Seconds: a TTL so short that a test can wait for its end."""
@@ -154,7 +154,7 @@ class LockConformance(ABC):
     def _impatient(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
         """Shorten the waits of tests that must fail."""
         if request.node.originalname in self.FAILS:
-            monkeypatch.setattr(sys.modules[__name__], "PATIENCE", 6 * SHORT)
+            monkeypatch.setattr(sys.modules[__name__], "WAIT_TIMEOUT", 6 * SHORT)
 
     @pytest.fixture
     def name(self) -> str:
@@ -315,8 +315,8 @@ class LockConformance(ABC):
 
     def lost_updates(self, recipe: Recipe, name: str, contenders: int, times: int, *, locked: bool) -> int:
         recipe.cell(name).write(0)
-        with self.clients(recipe, contenders) as apart:
-            locks = [(self.made(one, name), one.cell(name)) for one in apart]
+        with self.clients(recipe, contenders) as separate:
+            locks = [(self.made(one, name), one.cell(name)) for one in separate]
             run_threads(*[partial(actors.add, lock, cell, times, locked) for lock, cell in locks])
         return contenders * times - recipe.cell(name).read()
 
@@ -335,8 +335,8 @@ class LockConformance(ABC):
     def woken(self, lock: Lock) -> Lease:
         """Acquire well before the TTL ends, which proves that a release ended the wait."""
         start = time.monotonic()
-        lease = acquired(lock, timeout=PATIENCE)
-        assert time.monotonic() - start < PATIENCE / 2, "the waiter was not woken: it looked at the end of its time"
+        lease = acquired(lock, timeout=WAIT_TIMEOUT)
+        assert time.monotonic() - start < WAIT_TIMEOUT / 2, "the waiter was not woken: it looked at the end of its time"
         return lease
 
     def test_a_timeout_is_a_total_deadline(self, make_lock: MakeLock) -> None:
@@ -414,7 +414,7 @@ class LockConformance(ABC):
 
     def leaves_only(self, before: tuple[dict[str, int], int], lock: Lock) -> None:
         with suppress(AssertionError):
-            wait_for(lambda: self.all_traces(lock) == before, timeout=PATIENCE / 3)
+            wait_for(lambda: self.all_traces(lock) == before, timeout=WAIT_TIMEOUT / 3)
         assert self.all_traces(lock) == before
 
     def all_traces(self, lock: Lock) -> tuple[dict[str, int], int]:
@@ -468,14 +468,14 @@ class AcrossProcessesConformance(LockConformance):
         recipe.cell(name).write(0)
         if patched == "late":  # The forked process has imported `locking`.
             with process(add_in_greenlets, recipe, name, self.OPTIONS) as (child, _):
-                child.join(2 * PATIENCE)
+                child.join(2 * WAIT_TIMEOUT)
                 assert child.exitcode == 0
         else:
             subprocess.run(
                 [sys.executable, "-m", "tests.locking.greenlets"],
                 input=actors.pickled((recipe, name, self.OPTIONS)),
                 check=True,
-                timeout=2 * PATIENCE,
+                timeout=2 * WAIT_TIMEOUT,
             )
         assert recipe.cell(name).read() == 20
 
@@ -511,7 +511,7 @@ class AcrossMachinesConformance(LockConformance):
         try:
             ours = lease.release()  # Some locks repeat the request by themselves.
         except LockUnavailable:
-            with make_lock().hold(timeout=PATIENCE) as other:
+            with make_lock().hold(timeout=WAIT_TIMEOUT) as other:
                 ours = lease.release()
                 other.check()
                 other.extend()
@@ -519,7 +519,7 @@ class AcrossMachinesConformance(LockConformance):
         wait_for(lambda: link.lost == len(link.proxies))
         assert ours is True
         assert lease.release() is False
-        with make_lock().hold(timeout=PATIENCE):
+        with make_lock().hold(timeout=WAIT_TIMEOUT):
             pass
 
     def test_it_works_after_a_restart(self, link: Link, name: str) -> None:
@@ -533,7 +533,7 @@ class AcrossMachinesConformance(LockConformance):
         with ThreadPoolExecutor(1) as threads:
             lease = acquired(lock)
             assert not lock.capabilities.renews or is_renewed(lease)  # Open the connection for renewals.
-            waiting = threads.submit(third.acquire, timeout=2 * PATIENCE)
+            waiting = threads.submit(third.acquire, timeout=2 * WAIT_TIMEOUT)
             wait_for(lambda: self.waiters(third) == 1)
             link.refuse()
             self.restart()
@@ -543,21 +543,21 @@ class AcrossMachinesConformance(LockConformance):
             assert lease.lost is not survives
             assert [not lease.lost, early is not None, served].count(True) == 1, "not exactly one client holds the lock"
             if survives and lock.capabilities.renews:
-                wait_for(lambda: is_renewed(lease), "renewal to find the servers again", timeout=PATIENCE)
+                wait_for(lambda: is_renewed(lease), "renewal to find the servers again", timeout=WAIT_TIMEOUT)
             if survives:
                 lease.extend()
             assert lease.release() is survives
             if early is not None:
                 assert lock.acquire(blocking=False) is None
                 assert early.release() is True
-            wait([waiting], PATIENCE)
+            wait([waiting], WAIT_TIMEOUT)
             assert waiting.done(), "a waiter from before the restart still waits"
             if not isinstance(waiting.exception(), LockUnavailable):
                 last = waiting.result()
                 assert last is not None
                 assert last.release() is True
         for one, another in [(lock, other), (other, lock)]:
-            with one.hold(timeout=PATIENCE) as later:
+            with one.hold(timeout=WAIT_TIMEOUT) as later:
                 assert another.acquire(blocking=False) is None
                 assert not lock.capabilities.fenced or later.fence > lease.fence
 
@@ -569,7 +569,7 @@ class AcrossMachinesConformance(LockConformance):
                 return [lock.acquire(blocking=False)]
             return []
 
-        return wait_for(ask, "the servers to answer", timeout=PATIENCE)[0]
+        return wait_for(ask, "the servers to answer", timeout=WAIT_TIMEOUT)[0]
 
 
 def is_renewed(lease: Lease) -> bool:
@@ -648,7 +648,7 @@ class SurvivesNodeLossConformance(LockConformance):
         lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
         with self.without_a_minority():
             for one, another in [(lock, other), (other, lock)]:
-                with one.hold(timeout=PATIENCE) as lease:
+                with one.hold(timeout=WAIT_TIMEOUT) as lease:
                     assert another.acquire(blocking=False) is None
                     lease.extend()
                     assert lease.release() is True
@@ -661,7 +661,7 @@ class SurvivesNodeLossConformance(LockConformance):
             assert other.acquire(blocking=False) is None
             lease.extend()
             assert lease.release() is True
-            with other.hold(timeout=PATIENCE):
+            with other.hold(timeout=WAIT_TIMEOUT):
                 pass
 
 
@@ -700,7 +700,7 @@ class ForkConformance(LockConformance):
             pass
 
         def body() -> str:
-            with lock.hold(timeout=PATIENCE) as lease:
+            with lock.hold(timeout=WAIT_TIMEOUT) as lease:
                 return "held" if renewing() is lock.capabilities.renews and not lease.lost else "not renewed"
 
         assert in_fork(body) == "held"
@@ -728,7 +728,7 @@ class ExpiresConformance(LockConformance):
         with process(actors.write_after_a_pause, recipe, lock.name, {"ttl": self.SHORT}) as (holder, pipe):
             fence = pipe.recv()
             with paused(holder.pid):
-                lease = acquired(lock, timeout=PATIENCE)
+                lease = acquired(lock, timeout=WAIT_TIMEOUT)
                 pipe.send("go on")
             said, told, ours = pipe.recv()
             assert (said, told, ours) == ("lost", 1, False)
@@ -748,7 +748,7 @@ class ExpiresConformance(LockConformance):
     def test_a_lost_lease_cannot_be_released(self, make_lock: MakeLock) -> None:
         late = acquired(make_lock(ttl=self.SHORT, renew=False))
         lock = make_lock()
-        lease = acquired(lock, timeout=PATIENCE)
+        lease = acquired(lock, timeout=WAIT_TIMEOUT)
         assert late.release() is False
         lease.extend()
         assert make_lock().acquire(blocking=False) is None
@@ -756,7 +756,7 @@ class ExpiresConformance(LockConformance):
 
     def test_without_renewal_the_lock_is_lost_after_its_ttl(self, make_lock: MakeLock) -> None:
         late = acquired(make_lock(ttl=self.SHORT, renew=False))
-        lease = acquired(make_lock(), timeout=PATIENCE)
+        lease = acquired(make_lock(), timeout=WAIT_TIMEOUT)
         assert late.lost
         with pytest.raises(LeaseLost):
             late.extend()
@@ -800,7 +800,7 @@ class RenewsConformance(LockConformance):
         wait_for(lambda: end_of(lease) > granted + 0.1, "a first renewal, so that there is a connection to hang on")
         fail()
         ends = end_of(lease)
-        wait_for(lambda: told, timeout=PATIENCE)
+        wait_for(lambda: told, timeout=WAIT_TIMEOUT)
         (at, token), *more = told
         assert at <= ends + BUSY
         assert (token, more, lease.lost) == (lease.token, [], True)
@@ -819,7 +819,7 @@ class RenewsConformance(LockConformance):
         lease = acquired(lock)
         del lease
         collect()
-        second = acquired(lock, timeout=PATIENCE)
+        second = acquired(lock, timeout=WAIT_TIMEOUT)
         second.release()
 
     def test_a_forked_child_does_not_renew_for_its_parent(self, make_lock: MakeLock) -> None:
@@ -834,7 +834,7 @@ class RenewsConformance(LockConformance):
             assert in_fork(lambda: str(lock.acquire(timeout=0))) == "LockUnavailable"
             return
         _lost = acquired(self.made(recipe, f"{name} 2", ttl=self.SHORT, renew=False, on_lost=gone.append))
-        with self.made(recipe, f"{name} 2").hold(timeout=PATIENCE), lock.hold() as lease:
+        with self.made(recipe, f"{name} 2").hold(timeout=WAIT_TIMEOUT), lock.hold() as lease:
             wait_for(lambda: gone)
             renewer = watchdog._watched[lease.token].renewer
             assert renewer is not None
@@ -848,7 +848,7 @@ class RenewsConformance(LockConformance):
                     answers.extend(renewer.renew(gone, 1.0))
 
             def body() -> str:
-                with lock.hold(timeout=PATIENCE) as mine:
+                with lock.hold(timeout=WAIT_TIMEOUT) as mine:
                     held = watchdog._watched[mine.token].lease()
                     assert held is not None
                     return str({answer for _ in range(200) for answer in renewer.renew([held], 1.0)})
@@ -877,7 +877,7 @@ class FairConformance(LockConformance):
         served: list[int] = []
 
         def wait(place: int) -> None:
-            with lock.hold(timeout=PATIENCE):
+            with lock.hold(timeout=WAIT_TIMEOUT):
                 served.append(place)
 
         with ThreadPoolExecutor(6) as threads:
@@ -894,7 +894,7 @@ class FairConformance(LockConformance):
         def take_turns(who: int) -> None:
             lock = recipe(name, **self.OPTIONS)
             for _ in range(rounds):
-                with lock.hold(timeout=PATIENCE):
+                with lock.hold(timeout=WAIT_TIMEOUT):
                     turns.append(who)
                     others = sum(turns.count(other) < rounds for other in range(greedy) if other != who)
                     wait_for(lambda others=others: self.waiters(lock) >= others)
@@ -923,7 +923,7 @@ class FairConformance(LockConformance):
             ThreadPoolExecutor(1) as threads,
         ):
             wait_for(lambda: self.in_line(lock) == 1)
-            second = threads.submit(lock.acquire, timeout=PATIENCE)
+            second = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
             wait_for(lambda: self.in_line(lock) == 2)
 
             def release() -> None:
@@ -976,7 +976,7 @@ class QuietWaitConformance(LockConformance):
                 wake()
                 wait([attempt], 0.01)
             took, served = time.monotonic() - start, attempt.done()
-        lease = attempt.result(PATIENCE)
+        lease = attempt.result(WAIT_TIMEOUT)
         if lease is not None:
             lease.release()
         assert (served, lease) == (True, None)
@@ -1001,7 +1001,7 @@ class QuietWaitConformance(LockConformance):
         holder, lock = make_lock(), make_lock(**self.IMPATIENT)
         seconds, allowed = (1.0, 1) if lock.ttl == math.inf else (2 * lock.ttl, 3)
         with holder.hold():
-            thread = threading.Thread(target=lambda: lock.acquire(timeout=seconds + PATIENCE).release())  # type: ignore[union-attr]
+            thread = threading.Thread(target=lambda: lock.acquire(timeout=seconds + WAIT_TIMEOUT).release())  # type: ignore[union-attr]
             thread.start()
             wait_for(lambda: self.waiters(lock) == 1)
             before, until = self.asked(lock), time.monotonic() + seconds

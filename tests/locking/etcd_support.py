@@ -22,7 +22,7 @@ from locking import Lock
 from locking.etcd import EtcdLock
 from locking.etcd.gateway import EtcdGateway, session_of
 from locking.etcd.watch import DeletionWatch
-from tests.locking.support import Address, FileCell, Patch, clients_apart, run_folder, started
+from tests.locking.support import Address, FileCell, Patch, run_folder, separate_clients, started
 
 if TYPE_CHECKING:
     from servers.etcd import Etcd
@@ -162,7 +162,7 @@ class EtcdTraces:
         )
         assert "compacted" in answer.text
 
-    clients = staticmethod(clients_apart)
+    clients = staticmethod(separate_clients)
 
     @contextmanager
     def woken_in_vain(self, lock: EtcdLock) -> Iterator[Callable[[], object]]:

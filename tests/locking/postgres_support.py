@@ -22,7 +22,7 @@ from locking.postgres.session_lock import SessionLock
 from locking.postgres.shared_sessions import SharedSessions, _spare
 from servers.postgres import DATABASE, PORT, USER, Postgres
 from tests.locking.support import Address, FileCell, Patch, acquired, fork_sleeper, run_folder, started
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 # Allow 25 processes with several sessions each, and log each statement with its application name.
 EXTRA = ("--max_connections=400", "--log_statement=all", "--log_line_prefix=<%a>", "--deadlock_timeout=100ms")
@@ -154,7 +154,7 @@ class PostgresTraces:
         return sum(line.startswith(f"<lock {lock.name}>") and "LOG:  " in line for line in lines)
 
 
-def apart(lock: Any) -> Any:
+def separate(lock: Any) -> Any:
     """Return a copy of the lock whose waiters have their own queue, as in another process."""
     other = copy(lock)
     other._sessions = SharedSessions((type(lock), object(), lock.name), lock._sessions._conninfo, lock.name)
@@ -178,13 +178,13 @@ class SessionWaits:
         lease = acquired(lock)
 
         def stand_before() -> None:
-            with apart(lock).hold(timeout=2 * PATIENCE):
+            with separate(lock).hold(timeout=2 * WAIT_TIMEOUT):
                 handed.set()
-                end.wait(PATIENCE)
+                end.wait(WAIT_TIMEOUT)
 
         def wake() -> None:
             lease.session.close()
-            assert handed.wait(PATIENCE)
+            assert handed.wait(WAIT_TIMEOUT)
 
         thread = threading.Thread(target=stand_before)
         thread.start()
@@ -194,7 +194,7 @@ class SessionWaits:
         finally:
             lease.release()
             end.set()
-            thread.join(PATIENCE)
+            thread.join(WAIT_TIMEOUT)
 
     def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
         """Run `body` before the statement that requests the lock and sleeps."""

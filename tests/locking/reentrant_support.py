@@ -75,8 +75,8 @@ class OfTheLockWithin(ReentrantConformance):
     @contextmanager
     def clients(self, recipe: Recipe, count: int) -> Iterator[list[Recipe]]:
         assert isinstance(recipe, ReentrantRecipe)
-        with cast(Any, super()).clients(recipe.inner, count) as apart:
-            yield [ReentrantRecipe(one) for one in apart]
+        with cast(Any, super()).clients(recipe.inner, count) as separate:
+            yield [ReentrantRecipe(one) for one in separate]
 
 
 def within(lock: Lock) -> Lock:

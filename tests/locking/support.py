@@ -30,7 +30,7 @@ from redis.connection import UnixDomainSocketConnection
 from locking import Lease, Lock, RedisLock, ReentrantLock
 from locking.local import _queues
 from locking.redis.waiting import Waiter
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 if TYPE_CHECKING:
     from servers import RunFolder
@@ -235,13 +235,13 @@ class ReentrantRecipe:
 
 
 @contextmanager
-def clients_apart(recipe: Any, count: int) -> Iterator[list[Any]]:
+def separate_clients(recipe: Any, count: int) -> Iterator[list[Any]]:
     """Yield `count` recipes of the same lock, each with separate client objects."""
-    apart = [replace(recipe, own=place) for place in range(1, count + 1)]
+    separate = [replace(recipe, own=place) for place in range(1, count + 1)]
     try:
-        yield apart
+        yield separate
     finally:
-        for one in apart:
+        for one in separate:
             one.close()
 
 
@@ -272,7 +272,7 @@ def fork_sleeper() -> int:
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(2 * round(PATIENCE))  # End the child after a failed test.
+        signal.alarm(2 * round(WAIT_TIMEOUT))  # End the child after a failed test.
         while True:
             signal.pause()
     return child
@@ -284,7 +284,7 @@ def in_fork(body: Callable[[], str]) -> str:
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(2 * round(PATIENCE))  # End a hanging child after its test.
+        signal.alarm(2 * round(WAIT_TIMEOUT))  # End a hanging child after its test.
         try:
             try:
                 said = body()
@@ -308,7 +308,7 @@ def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
 
     def run(index: int) -> None:
         try:
-            start.wait(PATIENCE)
+            start.wait(WAIT_TIMEOUT)
             results[index] = bodies[index]()
         except BaseException as error:
             errors.append(error)
@@ -317,7 +317,7 @@ def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(3 * PATIENCE)
+        thread.join(3 * WAIT_TIMEOUT)
         assert not thread.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
@@ -405,7 +405,7 @@ class RedisTraces:
         """Return whether the blocking pop was sent. redis-py closes a connection if it is interrupted while sending."""
         return "send_packed_command" not in stack_of(thread)
 
-    clients = staticmethod(clients_apart)
+    clients = staticmethod(separate_clients)
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:

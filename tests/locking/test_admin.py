@@ -22,7 +22,7 @@ from locking import Lease, RedisLock, Redlock, held
 from locking.contrib.django.admin import MOST
 from tests.locking.support import Log
 from tests.shop.conftest import staff
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.django_db
 
@@ -51,14 +51,14 @@ def wanted(redis: Redis, name: str, *, by: int) -> Iterator[Lease]:
 
     def take_turn() -> None:
         own = Redis(connection_pool=ConnectionPool(pool.connection_class, **pool.connection_kwargs))
-        with RedisLock(own, name, ttl=30.0).hold(timeout=PATIENCE):
+        with RedisLock(own, name, ttl=30.0).hold(timeout=WAIT_TIMEOUT):
             pass
 
     with ThreadPoolExecutor(max(by, 1)) as threads, lock.hold() as lease:
         turns = [threads.submit(take_turn) for _ in range(by)]
         wait_for(lambda: [each.waiters for each in held(redis) if each.name == name] == [by], "the others to wait")
         yield lease
-    assert [turn.result(PATIENCE) for turn in turns] == [None] * by
+    assert [turn.result(WAIT_TIMEOUT) for turn in turns] == [None] * by
 
 
 def rows(page: str) -> list[list[str]]:
@@ -83,8 +83,8 @@ def test_a_held_lock_is_listed(operator: Client, redis: Redis) -> None:
     [[name, waiters, owner, age, ttl, fence]] = rows(page)
     assert (name, waiters, fence) == ("stock:a", "2", str(lease.fence))
     assert owner == f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"
-    assert 0 <= float(age.removesuffix(" s")) < PATIENCE
-    assert 30 - PATIENCE < float(ttl.removesuffix(" s")) <= 30
+    assert 0 <= float(age.removesuffix(" s")) < WAIT_TIMEOUT
+    assert 30 - WAIT_TIMEOUT < float(ttl.removesuffix(" s")) <= 30
     assert "1 held, 2 waiting" in summary(page)
     assert f"<code>{lease.fence}</code>" in page
 
@@ -108,7 +108,7 @@ def test_without_a_lock_the_page_says_so(operator: Client, redis: Redis) -> None
 
 
 def test_the_page_says_which_locks_it_does_not_see(operator: Client, redis: Redis) -> None:
-    with Redlock([redis], "elsewhere").hold(timeout=PATIENCE):
+    with Redlock([redis], "elsewhere").hold(timeout=WAIT_TIMEOUT):
         page = summary(operator.get(PAGE).content.decode())
     assert "0 held" in page
     assert "It does not list Redlocks" in page

@@ -28,7 +28,7 @@ from tests.locking.etcd_support import EtcdRecipe, EtcdTraces, Observer, client_
 from tests.locking.quorum_support import OnThreeServers
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import Patch, Pool, ReentrantRecipe, acquired, fork_sleeper, in_fork, paused, process
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +184,7 @@ class TestWatch:
                 observer.compact()
 
         self.interpose(monkeypatch, leave)
-        lease = acquired(lock, timeout=PATIENCE)
+        lease = acquired(lock, timeout=WAIT_TIMEOUT)
         lease.release()
 
     def test_a_watch_from_now_on_misses_it(self, recipe: EtcdRecipe, monkeypatch: Patch) -> None:
@@ -234,7 +234,7 @@ class TestLine:
         with process(actors.wait_and_hold, recipe, "a", {"ttl": SHORTEST}) as (waiter, pipe):
             pipe.recv()
             wait_for(lambda: observer.asleep(lock) == 1)
-            third = threads.submit(lock.acquire, timeout=PATIENCE)
+            third = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
             wait_for(lambda: observer.asleep(lock) == 2)
             waiter.kill()
             wait_for(lambda: observer.keys(lock) == 2)
@@ -245,7 +245,7 @@ class TestLine:
             assert not third.done()
         lease.check()
         lease.release()
-        assert third.result(PATIENCE).release() is True
+        assert third.result(WAIT_TIMEOUT).release() is True
         assert observer.leases() == 0
 
     @pytest.mark.parametrize("kind", [EtcdLock, Trusting])
@@ -254,12 +254,12 @@ class TestLine:
     ) -> None:
         lock = kind(recipe.client, "a", ttl=60)
         lease = acquired(lock)
-        waiter = threads.submit(lock.acquire, timeout=PATIENCE)
+        waiter = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
         wait_for(lambda: observer.asleep(lock) == 1)
         (place,) = observer.ids() - {int(lease.token, 16)}
         observer.ask("lease/revoke", ID=str(place))  # as after a long pause
         lease.release()
-        got = waiter.result(PATIENCE)
+        got = waiter.result(WAIT_TIMEOUT)
         got.check()
         if kind is Trusting:
             with lock.hold(timeout=0):
@@ -281,11 +281,11 @@ class TestLine:
             wait_for(lambda: observer.asleep(lock) == 1)
             with paused(waiter.pid):
                 wait_for(lambda: observer.keys(lock) == 1)
-                other = threads.submit(lock.acquire, timeout=PATIENCE)
+                other = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
                 wait_for(lambda: observer.keys(lock) == 2)
             wait_for(lambda: observer.keys(lock) == 3)
             lease.release()
-            between = other.result(PATIENCE)
+            between = other.result(WAIT_TIMEOUT)
             assert not pipe.poll()
             between.release()
             assert pipe.recv() > between.fence
@@ -318,7 +318,7 @@ class TestServer:
         waiter = threads.submit(lock.acquire)
         wait_for(lambda: observer.asleep(lock) == 1)
         end(own_etcd)
-        assert isinstance(waiter.exception(PATIENCE), LockUnavailable)
+        assert isinstance(waiter.exception(WAIT_TIMEOUT), LockUnavailable)
 
     def test_a_server_that_hangs_holds_nobody_up(self, own: EtcdRecipe, own_etcd: Etcd, threads: Pool) -> None:
         lock, observer = own("a", ttl=2, renew=False), Observer(own_etcd)
@@ -331,7 +331,7 @@ class TestServer:
                     with pytest.raises(LockUnavailable):
                         body()
                     assert time.monotonic() - begun < 5.0
-                assert isinstance(waiter.exception(PATIENCE), LockUnavailable)
+                assert isinstance(waiter.exception(WAIT_TIMEOUT), LockUnavailable)
             holder.extend()
             wait_for(lambda: observer.leases() == 1)
             assert holder.release() is True

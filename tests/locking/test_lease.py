@@ -9,7 +9,7 @@ import pytest
 from locking import Capabilities, Lease, LeaseLost, Lock, LockUnavailable, NotOwner
 from locking.lease import validity
 from tests.locking.support import Clock, Log, Patch, in_fork, run_threads
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 
 class ScriptedLock(Lock):
@@ -191,7 +191,7 @@ class TestRelease:
         all_asked = threading.Barrier(16)
 
         def answer(lease: Lease) -> bool:
-            all_asked.wait(PATIENCE)
+            all_asked.wait(WAIT_TIMEOUT)
             return next(answers)
 
         monkeypatch.setattr(lock, "_release", answer)

@@ -24,7 +24,7 @@ from locking.local import ProcessLock, QueuePlace, ThreadLock
 from tests.locking import conformance as suite
 from tests.locking.conformance import slow, without
 from tests.locking.support import FileCell, Log, Patch, acquired, collect, fork_sleeper, in_fork, process
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def test_an_interrupted_release_wakes_the_next(name: str, monkeypatch: Patch) ->
     lock, served = ThreadLock(name), list[bool]()
 
     def wait() -> None:
-        with lock.hold(timeout=PATIENCE):
+        with lock.hold(timeout=WAIT_TIMEOUT):
             served.append(True)
 
     monkeypatch.setitem(local._queues, name, Interrupted())
@@ -173,7 +173,7 @@ def test_an_interrupted_release_wakes_the_next(name: str, monkeypatch: Patch) ->
     wait_for(lambda: in_line(name) == 2)
     with pytest.raises(KeyboardInterrupt):
         lease.release()
-    thread.join(2 * PATIENCE)
+    thread.join(2 * WAIT_TIMEOUT)
     assert served == [True]
 
 
@@ -235,7 +235,7 @@ def test_a_lease_held_at_exit_is_not_logged(tmp_path: Path) -> None:
         "leases = [ThreadLock('x').acquire(), ProcessLock(sys.argv[1], 'x').acquire()]"
     )
     run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=WAIT_TIMEOUT
     )
     assert (run.returncode, run.stderr) == (0, "")
 
@@ -319,7 +319,7 @@ def test_the_lock_of_a_crashed_parent_becomes_free(tmp_path: Path, name: str, cl
             assert lock.acquire(blocking=False) is None
             parent.kill()
             parent.join()
-            lease = lock.acquire(timeout=PATIENCE if closes else 0.5)
+            lease = lock.acquire(timeout=WAIT_TIMEOUT if closes else 0.5)
             os.kill(child, 0)
             assert (lease is not None) is closes
             if lease is not None:
@@ -358,8 +358,8 @@ def test_a_child_forked_while_threads_lock_can_lock(recipe: Callable[[Path], Any
     try:
         lock = recipe(tmp_path)(name)
         for _ in range(10):
-            assert in_fork(lambda: str(lock.acquire(timeout=PATIENCE).release())) == "True"
+            assert in_fork(lambda: str(lock.acquire(timeout=WAIT_TIMEOUT).release())) == "True"
     finally:
         stop.set()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(WAIT_TIMEOUT)

@@ -45,10 +45,10 @@ from tests.locking.postgres_support import (
     PostgresRecipe,
     PostgresTraces,
     SessionWaits,
-    apart,
     conninfo_of,
     hold_and_fork,
     running_postgres,
+    separate,
 )
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import (
@@ -64,7 +64,7 @@ from tests.locking.support import (
     process,
     run_threads,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 Admin = psycopg.Connection[Any]
 
@@ -278,11 +278,11 @@ def session_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path
 
 
 def held(lock: Lock) -> Lease:
-    return acquired(lock, timeout=PATIENCE)
+    return acquired(lock, timeout=WAIT_TIMEOUT)
 
 
 def turn(lock: Lock) -> int | None:
-    with lock.hold(timeout=PATIENCE) as lease:
+    with lock.hold(timeout=WAIT_TIMEOUT) as lease:
         return lease.fence
 
 
@@ -344,7 +344,7 @@ class TestLostConnection(OnPostgres):
             "AND (wait_event_type = 'Lock' OR query LIKE '%INSERT%')"
         )
         with pytest.raises(LockUnavailable, match="lock 'cut wait'"):
-            waiting.result(PATIENCE)
+            waiting.result(WAIT_TIMEOUT)
         assert lease.release() is True
 
     def test_a_dropped_lease_frees_its_lock(self, session_recipe: PostgresRecipe) -> None:
@@ -466,7 +466,7 @@ class TestServersTransactions(OnPostgres):
         ready = threading.Event()
 
         def take_then() -> str:
-            assert ready.wait(PATIENCE)
+            assert ready.wait(WAIT_TIMEOUT)
             return take()
 
         said = str(run_threads(write, take_then)[1])
@@ -505,7 +505,7 @@ class TestRelease(OnPostgres):
 
         def slow(self: PostgresSession, statement: str, *values: str) -> list[str | None]:
             with suppress(threading.BrokenBarrierError):
-                both.wait(0.2 if guarded else PATIENCE)
+                both.wait(0.2 if guarded else WAIT_TIMEOUT)
                 met.append(True)
             return ["t"]
 
@@ -551,7 +551,7 @@ class TestFork(OnPostgres):
             child = pipe.recv()
             parent.kill()
             parent.join()
-            lease = recipe(f"orphan {disown}").acquire(timeout=PATIENCE if disown else 0.5)
+            lease = recipe(f"orphan {disown}").acquire(timeout=WAIT_TIMEOUT if disown else 0.5)
             os.kill(child, signal.SIGKILL)
         assert (lease is not None) is disown
         if lease is not None:
@@ -566,7 +566,7 @@ class TestFork(OnPostgres):
             inherited = renewer._session
 
             def renewed() -> str:
-                with lock.hold(timeout=PATIENCE) as mine:
+                with lock.hold(timeout=WAIT_TIMEOUT) as mine:
                     granted = end_of(mine)
                     wait_for(lambda: end_of(mine) > granted + SHORT)
                     return "renewed"
@@ -619,7 +619,7 @@ class TestTables(OnPostgres):
             waiting = threads.submit(lock.acquire)
             wait_for(lambda: self.one("SELECT count(*) FROM pg_locks WHERE NOT granted") == 1)
         with pytest.raises(NoSuchLock, match="add_row"):
-            waiting.result(PATIENCE)
+            waiting.result(WAIT_TIMEOUT)
 
     @pytest.mark.parametrize("kind", [RowLock, InsertLock])
     def test_a_missing_table_is_an_error(self, conninfo: str, kind: Any) -> None:
@@ -656,16 +656,16 @@ class TestRowTimeout(SessionWaits, OnPostgres):
             waits = time.monotonic()
             wait_for(lambda: time.monotonic() > waits + timeout / 2)
             wake()
-            assert (waiting.result(PATIENCE) < 1.5 * timeout) is limited
+            assert (waiting.result(WAIT_TIMEOUT) < 1.5 * timeout) is limited
 
     def test_a_cancelled_wait_is_an_error(self, recipe: PostgresRecipe, threads: Pool) -> None:
         lock = recipe("cancelled")
         with lock.hold():
-            waiting = threads.submit(lock.acquire, timeout=PATIENCE)
+            waiting = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
             wait_for(lambda: self.waiters(lock) == 1)
             self.admin.execute("SELECT pg_cancel_backend(pid) FROM pg_locks WHERE NOT granted")
             with pytest.raises(LockUnavailable, match="Try again"):
-                waiting.result(PATIENCE)
+                waiting.result(WAIT_TIMEOUT)
 
     def test_the_limit_of_the_wait_is_none_for_the_holder(self, recipe: PostgresRecipe) -> None:
         lock = recipe("unlimited")
@@ -744,8 +744,8 @@ class TestInsert(OnPostgres):
         with lock.hold():
             waiting = threads.submit(turn, lock)
             wait_for(lambda: self.waiters(lock) == 1)
-        waiting.result(PATIENCE)
-        assert len(list(self.admin.notifies(timeout=PATIENCE, stop_after=1))) == 1
+        waiting.result(WAIT_TIMEOUT)
+        assert len(list(self.admin.notifies(timeout=WAIT_TIMEOUT, stop_after=1))) == 1
         self.admin.execute("UNLISTEN *")
 
     def test_a_release_wakes_one_of_many(self, recipe: PostgresRecipe, threads: Pool) -> None:
@@ -753,7 +753,7 @@ class TestInsert(OnPostgres):
         lease = held(lock)
         second: list[Lease] = []
         for _ in range(6):
-            threads.submit(lambda: second.append(held(apart(lock))))
+            threads.submit(lambda: second.append(held(separate(lock))))
         wait_for(lambda: self.waiters(lock) == 6)
         before = self.asked(lock)
         lease.release()
@@ -788,7 +788,7 @@ class TestInsert(OnPostgres):
             waiting = threads.submit(turn, lock)
             wait_for(lambda: self.waiters(lock) == 1)
             assert acquired(free, blocking=False).release() is True
-        waiting.result(PATIENCE)
+        waiting.result(WAIT_TIMEOUT)
 
     def test_a_waiter_stopped_too_long_queues_again(self, recipe: PostgresRecipe) -> None:
         lock = recipe("stopped", ttl=LONG)
@@ -812,7 +812,7 @@ class TestInsert(OnPostgres):
             monkeypatch.undo()
             wait_for(lambda: self.one(grants, lock.name) == 1)
             with socket.socket(fileno=os.dup(broken._pgconn.socket)) as end:
-                assert session._ready(end.fileno(), PATIENCE)
+                assert session._ready(end.fileno(), WAIT_TIMEOUT)
                 assert end.recv(65536)
                 end.shutdown(socket.SHUT_RDWR)
             return results(broken, seconds)

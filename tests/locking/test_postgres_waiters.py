@@ -28,12 +28,12 @@ from tests.locking.conformance import LONG
 from tests.locking.postgres_support import (
     PostgresRecipe,
     PostgresTraces,
-    apart,
     conninfo_of,
     running_postgres,
+    separate,
 )
 from tests.locking.support import Patch, acquired, in_fork, run_threads
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 WAITERS = 20
 FEW = 4
@@ -78,7 +78,7 @@ class TestSharedSessions(PostgresTraces):
         most = [0]
 
         def wait() -> None:
-            with lock.hold(timeout=2 * PATIENCE) as lease:
+            with lock.hold(timeout=2 * WAIT_TIMEOUT) as lease:
                 turns.append(lease.fence or 0)
                 if len(turns) % 5 == 0:
                     most.append(self.connections(lock.name))
@@ -90,7 +90,7 @@ class TestSharedSessions(PostgresTraces):
             assert self.connections(lock.name) <= 2
             assert lease.release() is True
             for one in waiting:
-                one.result(PATIENCE)
+                one.result(WAIT_TIMEOUT)
         assert (len(turns), turns) == (WAITERS, sorted(turns))
         assert max(most) <= FEW
         wait_for(lambda: self.connections(lock.name) == 0, "all sessions to be closed")
@@ -116,13 +116,13 @@ class TestSharedSessions(PostgresTraces):
 
     @pytest.mark.parametrize("kind", [AdvisoryLock, InsertLock])
     def test_processes_are_served_in_order(self, kind: Any) -> None:
-        self.served_in_order(self.made(kind, "processes"), apart)
+        self.served_in_order(self.made(kind, "processes"), separate)
 
     def served_in_order(self, lock: Any, mine: Callable[[Any], Any]) -> None:
         served: list[int] = []
 
         def wait(place: int) -> None:
-            with mine(lock).hold(timeout=PATIENCE):
+            with mine(lock).hold(timeout=WAIT_TIMEOUT):
                 served.append(place)
 
         with ThreadPoolExecutor(8) as threads, lock.hold():
@@ -136,13 +136,13 @@ class TestSharedSessions(PostgresTraces):
         locks.append(self.made(AdvisoryLock, "the other"))
         with ThreadPoolExecutor(len(locks)) as threads:
             leases = [acquired(lock) for lock in locks]
-            waiting = [threads.submit(lock.acquire, timeout=PATIENCE) for lock in locks]
+            waiting = [threads.submit(lock.acquire, timeout=WAIT_TIMEOUT) for lock in locks]
             for lock in locks:
                 self.lined_up(lock, 1)
             for lease, other in zip(leases, waiting, strict=True):
                 assert not other.done()
                 assert lease.release() is True
-                assert other.result(PATIENCE).release() is True
+                assert other.result(WAIT_TIMEOUT).release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("shared", [True, False])
@@ -162,7 +162,7 @@ class TestSharedSessions(PostgresTraces):
 
         def take_turns() -> None:
             for _ in range(8):
-                with lock.hold(timeout=PATIENCE):
+                with lock.hold(timeout=WAIT_TIMEOUT):
                     wait_for(lambda: len(ended) == 3 or has_queue(lock._sessions._queue), "another thread to wait")
             ended.append(True)
 
@@ -179,7 +179,7 @@ class TestSharedSessions(PostgresTraces):
         event.set()
 
         def take_later(*arguments: Any, **options: Any) -> PostgresSession:
-            assert event.wait(PATIENCE)
+            assert event.wait(WAIT_TIMEOUT)
             return take(*arguments, **options)
 
         monkeypatch.setattr(SharedSessions, "take", take_later)
@@ -195,12 +195,12 @@ class TestSharedSessions(PostgresTraces):
             given_back.clear()
             first.release()
             given_back.set()
-            held = second.result(PATIENCE)
+            held = second.result(WAIT_TIMEOUT)
             wait_for(lambda: session() not in _spare, "the next waiter to use the session")
             self.lined_up(lock, 1)
             assert (first.release(), lock._release(first), first.lost) == (False, False, False)
             assert held.release() is True
-            last = [third.result(PATIENCE)]
+            last = [third.result(WAIT_TIMEOUT)]
             assert last[0].session is session()
             assert (first.release(), lock._release(first)) == (False, False)
             assert lock.acquire(blocking=False) is None
@@ -209,12 +209,12 @@ class TestSharedSessions(PostgresTraces):
         with pytest.warns(ResourceWarning, match="dropped"):
             last.clear()
         assert session() is None
-        acquired(lock, timeout=PATIENCE).release()
+        acquired(lock, timeout=WAIT_TIMEOUT).release()
 
     def queue_up(self, lock: Any, threads: ThreadPoolExecutor, count: int) -> list[Any]:
         waiting = []
         for place in range(count):
-            waiting.append(threads.submit(lock.acquire, timeout=PATIENCE))
+            waiting.append(threads.submit(lock.acquire, timeout=WAIT_TIMEOUT))
             self.lined_up(lock, place + 1)
         return waiting
 
@@ -226,9 +226,9 @@ class TestSharedSessions(PostgresTraces):
             lock = kind(f"host=127.0.0.1 port={silent.getsockname()[1]} user=lock dbname=lock", "hangs")
             began = time.monotonic()
             with ThreadPoolExecutor(8) as threads:
-                for waiting in [threads.submit(lock.acquire, timeout=PATIENCE) for _ in range(8)]:
+                for waiting in [threads.submit(lock.acquire, timeout=WAIT_TIMEOUT) for _ in range(8)]:
                     with pytest.raises(LockUnavailable):
-                        waiting.result(PATIENCE)
+                        waiting.result(WAIT_TIMEOUT)
             assert time.monotonic() - began < 4.0, "one after the other they would need 8 s"
 
     @pytest.mark.parametrize("kind", SESSION_KINDS)
@@ -256,7 +256,7 @@ class TestSharedSessions(PostgresTraces):
             if armed and socket_of == watched:
                 armed.clear()
                 go_on.set()
-                assert looked.wait(PATIENCE)
+                assert looked.wait(WAIT_TIMEOUT)
 
         armed, wait = list[bool](), session_module._wait
         looker = threading.Thread(target=lambda: (first.remaining(), looked.set()))
@@ -265,17 +265,17 @@ class TestSharedSessions(PostgresTraces):
         with ThreadPoolExecutor(2) as threads:
             second, third = self.queue_up(lock, threads, 2)
             looker.start()
-            assert looks.wait(PATIENCE)
+            assert looks.wait(WAIT_TIMEOUT)
             given_back.clear()
             first.release()
             given_back.set()
-            held = second.result(PATIENCE)
+            held = second.result(WAIT_TIMEOUT)
             self.lined_up(lock, 1)
             wait_for(lambda: session not in _spare, "the next waiter to use the session")
             armed.append(True)
             held.release()
-            last = third.result(PATIENCE)
-        looker.join(PATIENCE)
+            last = third.result(WAIT_TIMEOUT)
+        looker.join(WAIT_TIMEOUT)
         assert last.session is session
         assert last.lost is False
         assert last.release() is True
@@ -316,12 +316,12 @@ class TestSharedSessions(PostgresTraces):
                 (first,) = self.queue_up(lock, threads, 1)
                 interrupting = threads.submit(interrupt)
                 with pytest.raises(KeyboardInterrupt):
-                    lock.acquire(timeout=PATIENCE)
-                interrupting.result(PATIENCE)
+                    lock.acquire(timeout=WAIT_TIMEOUT)
+                interrupting.result(WAIT_TIMEOUT)
                 self.lined_up(lock, 1)
         finally:
             signal.signal(signal.SIGINT, handler)
-        assert first.result(PATIENCE).release() is True
+        assert first.result(WAIT_TIMEOUT).release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_an_interrupt_on_the_way_out_gives_the_grant_back(self, kind: Any, monkeypatch: Patch) -> None:
@@ -334,9 +334,9 @@ class TestSharedSessions(PostgresTraces):
 
         monkeypatch.setattr(SharedSessions, "_close_unwanted", interrupt)
         with suppress(KeyboardInterrupt):
-            lock.acquire(timeout=PATIENCE)
+            lock.acquire(timeout=WAIT_TIMEOUT)
             pytest.fail("it was not interrupted")
-        acquired(lock, timeout=PATIENCE).release()
+        acquired(lock, timeout=WAIT_TIMEOUT).release()
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_forked_child_has_its_own_queue_and_sessions(self, kind: Any) -> None:
@@ -349,15 +349,15 @@ class TestSharedSessions(PostgresTraces):
 
             def in_child() -> str:
                 assert not _spare
-                with lock.hold(timeout=PATIENCE):
+                with lock.hold(timeout=WAIT_TIMEOUT):
                     return "held"
 
             child = threads.submit(in_fork, in_child)
             self.lined_up(lock, 2)
             assert len(_spare) == 1
             assert lease.release() is True
-            assert waiting.result(PATIENCE).release() is True
-            assert child.result(PATIENCE) == "held"
+            assert waiting.result(WAIT_TIMEOUT).release() is True
+            assert child.result(WAIT_TIMEOUT) == "held"
 
     def test_a_session_that_cannot_leave_the_queue_serves_nobody_else(self, monkeypatch: Patch) -> None:
         lock, ask, refused = self.made(InsertLock, "stays"), PostgresSession.ask, list[PostgresSession]()
@@ -373,8 +373,8 @@ class TestSharedSessions(PostgresTraces):
             lease = acquired(lock)
             first, second = self.queue_up(lock, threads, 2)
             lease.release()
-            held = first.result(PATIENCE)
+            held = first.result(WAIT_TIMEOUT)
             self.lined_up(lock, 1)
             assert refused[0]._closed
             assert held.release() is True
-            assert second.result(PATIENCE).release() is True
+            assert second.result(WAIT_TIMEOUT).release() is True

@@ -19,7 +19,7 @@ from tests.locking import actors
 from tests.locking.quorum_support import Quorum, granted, renewed, running_quorum
 from tests.locking.support import Pool, acquired, paused, process
 from tests.locking.zookeeper_support import SHORTEST
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def test_a_holder_whose_own_server_is_killed_keeps_the_lock_or_is_told(quorum: Q
     waiter = threads.submit(granted, quorum.recipe(other, one, own=1)("stock", ttl=LONG))
     leader.kill()
     if quorum.is_etcd:
-        second = waiter.result(PATIENCE)
+        second = waiter.result(WAIT_TIMEOUT)
         assert lease.lost
         wait_for(lambda: told)
         assert second.fence > lease.fence  # type: ignore[operator]
@@ -51,7 +51,7 @@ def test_a_holder_whose_own_server_is_killed_keeps_the_lock_or_is_told(quorum: Q
         assert renewed(lease)
         assert not waiter.done()
         assert lease.release() is True
-        second = waiter.result(PATIENCE)
+        second = waiter.result(WAIT_TIMEOUT)
     assert second.release() is True
 
 
@@ -96,7 +96,7 @@ def test_a_follower_that_lost_its_disk_forgets_no_grant(quorum: Quorum, threads:
     assert renewed(lease)
     assert not waiter.done()
     assert lease.release() is True
-    assert waiter.result(PATIENCE).release() is True
+    assert waiter.result(WAIT_TIMEOUT).release() is True
 
 
 def test_two_losses_at_once_make_zookeeper_forget_and_etcd_refuse(quorum: Quorum) -> None:

@@ -18,7 +18,7 @@ from locking.redis.own_connections import MOST_IDLE, own_connections
 from servers.valkey import Valkey
 from tests.locking.conformance import LONG, RENEWED
 from tests.locking.support import paused, renew, run_threads, socket_of
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 Make = Callable[..., redis.Redis]
 
@@ -73,7 +73,7 @@ class TestManyWaiters:
         before = connected(client)
 
         def wait() -> None:
-            with lock.hold(timeout=2 * PATIENCE) as lease:
+            with lock.hold(timeout=2 * WAIT_TIMEOUT) as lease:
                 turns.append(lease.fence or 0)
 
         with ThreadPoolExecutor(WAITERS) as threads:
@@ -85,7 +85,7 @@ class TestManyWaiters:
             assert lease.release() is True
             assert time.monotonic() - began < POOL_TIMEOUT / 2, "it waited for a connection of the pool"
             for one in waiting:
-                one.result(PATIENCE)
+                one.result(WAIT_TIMEOUT)
         assert turns == sorted(turns)
         assert len(set(turns)) == WAITERS
         assert connected(client) <= before + MOST_IDLE + 10
@@ -106,13 +106,13 @@ class TestManyWaiters:
     def test_two_locks_do_not_wait_for_each_other(self, default: redis.Redis, client: redis.Redis) -> None:
         one, other = (RedisLock(default, name, ttl=60.0) for name in ("crowd", "free"))
         with ThreadPoolExecutor(2) as threads, one.hold(), other.hold() as lease:
-            held_up = threads.submit(one.acquire, timeout=PATIENCE)
-            waiting = threads.submit(other.acquire, timeout=PATIENCE)
+            held_up = threads.submit(one.acquire, timeout=WAIT_TIMEOUT)
+            waiting = threads.submit(other.acquire, timeout=WAIT_TIMEOUT)
             wait_for(lambda: asleep(client) == 2)
             lease.release()
-            assert waiting.result(PATIENCE).release() is True
+            assert waiting.result(WAIT_TIMEOUT).release() is True
             assert not held_up.done()
-        assert held_up.result(PATIENCE).release() is True
+        assert held_up.result(WAIT_TIMEOUT).release() is True
 
     @pytest.mark.parametrize("asks_first", [True, False])
     def test_whoever_becomes_first_is_listed_before_it_sleeps(
@@ -127,7 +127,7 @@ class TestManyWaiters:
             holder = RedisLock(client, "crowd", ttl=60.0).acquire()
             if not asks_first:
                 place.wait_for_turn(time.monotonic())
-            late = threads.submit(lock.acquire, timeout=PATIENCE)
+            late = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
             if asks_first:
                 wait_for(lambda: asleep(client) == 1)
             else:
@@ -137,7 +137,7 @@ class TestManyWaiters:
                 wait_for(lambda: asleep(client) == 1)
             assert listed(client) == 1
             assert holder.release() is True
-            assert late.result(PATIENCE).release() is True
+            assert late.result(WAIT_TIMEOUT).release() is True
 
     def test_a_fork_starts_with_connections_of_its_own(self, default: redis.Redis) -> None:
         RedisLock(default, "crowd").acquire().release()

@@ -22,7 +22,7 @@ from servers.valkey import WHEEL, Valkey
 from tests.locking.conformance import LONG, RENEWED
 from tests.locking.support import CommandStats, Patch, acquired, end_of, paused, renew, run_folder, run_threads, started
 from tests.locking.valkey_support import HOST, client_of, free_port, replicated, valkeys, wait_for_replica
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +119,7 @@ class TestReplicas:
 
         def wait() -> None:
             with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-                lock.acquire(timeout=PATIENCE)
+                lock.acquire(timeout=WAIT_TIMEOUT)
 
         def release() -> None:
             wait_for(lambda: client.info("clients")["blocked_clients"])
@@ -159,7 +159,7 @@ def failing_over() -> Iterator[FailOver]:
 
         def fail_over() -> None:
             client_of(old).set("the last write", "")
-            assert client_of(old).wait(1, int(PATIENCE * 1000)) == 1
+            assert client_of(old).wait(1, int(WAIT_TIMEOUT * 1000)) == 1
             client_of(new).replicaof("NO", "ONE")
             client_of(old).replicaof(HOST, new)
             client.connection_pool.connection_kwargs["port"] = new
@@ -194,7 +194,7 @@ class TestDemotedPrimary:
         fail_over()
         with pytest.raises(LockUnavailable, match="read only"):
             make(client, "moved").acquire()
-        make(client, "moved").acquire(timeout=PATIENCE).release()
+        make(client, "moved").acquire(timeout=WAIT_TIMEOUT).release()
 
 
 class TestSentinel:
@@ -296,7 +296,7 @@ class TestCluster:
         names = [f"sku {number}" for number in range(30)]
         with ExitStack() as stack:
             locks = [RedisLock(clustered, name, ttl=RENEWED) for name in names]
-            leases = [stack.enter_context(lock.hold(timeout=PATIENCE)) for lock in locks]
+            leases = [stack.enter_context(lock.hold(timeout=WAIT_TIMEOUT)) for lock in locks]
             assert [lock.name for lock in held(clustered)] == sorted(names)
             assert all(any(client_of(port).keys("lock:*")) for port in cluster)
             ends = [end_of(lease) for lease in leases]
@@ -309,7 +309,7 @@ class TestCluster:
 
         def add() -> None:
             for _ in range(20):
-                with lock.hold(timeout=PATIENCE):
+                with lock.hold(timeout=WAIT_TIMEOUT):
                     value = total[0]
                     total[0] = value + 1
 

@@ -28,11 +28,11 @@ from tests.locking.support import (
     Pool,
     RedisRecipe,
     acquired,
-    clients_apart,
     paused,
     process,
+    separate_clients,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 KEY, WAITERS, WAKE = "lock:{wait}", "lock:{wait}:waiters", "lock:{wait}:wake"
 
@@ -52,8 +52,8 @@ def lock(client: redis.Redis) -> RedisLock:
 @pytest.fixture
 def beside(recipe: RedisRecipe) -> Iterator[redis.Redis]:
     """Yield a client whose waiters sleep on their own connection, as those of another process do."""
-    with clients_apart(recipe, 1) as (apart,):
-        yield apart.client
+    with separate_clients(recipe, 1) as (separate,):
+        yield separate.client
 
 
 def blocked(client: redis.Redis) -> int:
@@ -62,7 +62,7 @@ def blocked(client: redis.Redis) -> int:
 
 def take_turn(lock: RedisLock) -> int:
     """Wait for the lock, release it, and return its fence."""
-    with lock.hold(timeout=2 * PATIENCE) as lease:
+    with lock.hold(timeout=2 * WAIT_TIMEOUT) as lease:
         return lease.fence
 
 
@@ -120,8 +120,8 @@ class TestHandOver:
         lease, told = lock.acquire(), threading.Event()
 
         def hold_until_told() -> None:
-            with lock.hold(timeout=2 * PATIENCE):
-                told.wait(PATIENCE)
+            with lock.hold(timeout=2 * WAIT_TIMEOUT):
+                told.wait(WAIT_TIMEOUT)
 
         turn = threads.submit(hold_until_told)
         wait_for(lambda: blocked(client) == 1)
@@ -130,7 +130,7 @@ class TestHandOver:
         if newcomer is not None:
             newcomer.release()
         told.set()
-        turn.result(PATIENCE)
+        turn.result(WAIT_TIMEOUT)
         assert (newcomer is None) is handed_over
 
     @pytest.mark.parametrize(("handed_on", "order"), [(True, [0, 1, 2]), (False, [2, 0, 1])])
@@ -149,17 +149,17 @@ class TestHandOver:
         served: list[int] = []
 
         def turn(place: int, waiting: redis.Redis, ttl: float) -> None:
-            with RedisLock(waiting, "wait", ttl=ttl).hold(timeout=2 * PATIENCE):
+            with RedisLock(waiting, "wait", ttl=ttl).hold(timeout=2 * WAIT_TIMEOUT):
                 served.append(place)
 
-        with clients_apart(recipe, 3) as apart:
+        with separate_clients(recipe, 3) as separate:
             turns = []
             for place, ttl in enumerate((60.0, 60.0, 0.5)):  # The waiter with the shortest TTL queries first.
-                turns.append(threads.submit(turn, place, apart[place].client, ttl))
+                turns.append(threads.submit(turn, place, separate[place].client, ttl))
                 wait_for(lambda count=place + 1: blocked(client) == count)
             client.delete(KEY)
             for one in turns:
-                one.result(PATIENCE)
+                one.result(WAIT_TIMEOUT)
         assert served == order
 
     def test_a_try_does_not_overtake_sleepers(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
@@ -167,7 +167,7 @@ class TestHandOver:
         turn = asleep(lock, client, threads)
         client.delete(KEY)
         assert lock.acquire(blocking=False) is None
-        assert turn.result(PATIENCE) > 0
+        assert turn.result(WAIT_TIMEOUT) > 0
 
     def test_one_grant_at_a_time_waits_for_a_waiter(self, lock: RedisLock, client: redis.Redis) -> None:
         lease = lock.acquire()
@@ -208,7 +208,7 @@ class TestHandOver:
             return sleep(self, seconds, left)
 
         monkeypatch.setattr(Waiter, "wait", overtaken)
-        assert threads.submit(take_turn, lock).result(PATIENCE) > overtakers[0]
+        assert threads.submit(take_turn, lock).result(WAIT_TIMEOUT) > overtakers[0]
 
     def test_a_try_is_refused_once_after_deaths(self, lock: RedisLock, client: redis.Redis) -> None:
         lock.acquire()
@@ -298,8 +298,8 @@ class TestTimeOfAGrant:
         monkeypatch.setattr(threading.Thread, "start", fail)
         lease.release()
         with pytest.raises(RuntimeError, match="new thread"):
-            renews.result(PATIENCE)
-        assert turn.result(PATIENCE) > lease.fence
+            renews.result(WAIT_TIMEOUT)
+        assert turn.result(WAIT_TIMEOUT) > lease.fence
         assert not client.exists(KEY, WAITERS, WAKE)
 
 
@@ -336,7 +336,7 @@ class TestLateGrant:
         if not given_back:
             assert (client.zcard(WAITERS), blocked(client)) == (1, 1)
             client.rpush(WAKE, client.get(KEY))
-        assert turn.result(PATIENCE) > lease.fence
+        assert turn.result(WAIT_TIMEOUT) > lease.fence
 
     def test_an_interrupt_with_a_grant_hands_it_on(
         self, lock: RedisLock, client: redis.Redis, beside: redis.Redis, threads: Pool, monkeypatch: Patch
@@ -354,8 +354,8 @@ class TestLateGrant:
         first = asleep(lock, client, threads)
         turn = asleep(RedisLock(beside, "wait", ttl=60.0), client, threads, 2)
         lease.release()
-        assert turn.result(PATIENCE) > lease.fence
-        assert isinstance(first.exception(PATIENCE), KeyboardInterrupt)
+        assert turn.result(WAIT_TIMEOUT) > lease.fence
+        assert isinstance(first.exception(WAIT_TIMEOUT), KeyboardInterrupt)
 
     def test_after_giving_up_no_grant_is_taken(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
         lease = lock.acquire()
@@ -364,7 +364,7 @@ class TestLateGrant:
         sleeper.give_up()
         assert blocked(client) == 1
         lease.release()
-        assert turn.result(PATIENCE) > lease.fence
+        assert turn.result(WAIT_TIMEOUT) > lease.fence
 
     def test_a_death_when_woken_costs_a_ttl(self, client: redis.Redis, recipe: RedisRecipe, threads: Pool) -> None:
         lock = RedisLock(client, "wait", ttl=0.5)
@@ -373,7 +373,7 @@ class TestLateGrant:
             wait_for(lambda: blocked(client) == 1)
             turn = asleep(lock, client, threads, 2)
             lease.release()
-            assert turn.result(PATIENCE) > lease.fence
+            assert turn.result(WAIT_TIMEOUT) > lease.fence
             child.join()
             assert child.exitcode == 9
 
@@ -389,7 +389,7 @@ class TestLateGrant:
             with paused(child.pid):
                 released = time.monotonic()
                 lease.release()
-                fence = turn.result(PATIENCE)
+                fence = turn.result(WAIT_TIMEOUT)
                 assert time.monotonic() - released < 2 * ttl + BUSY
                 assert fence > lease.fence
             # After the pause, the stopped waiter does not use its old grant.
@@ -409,7 +409,7 @@ class TestLateGrant:
         client.set(KEY, "a holder who dies", px=300)
         turns = [threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0)) for _ in range(12)]
         # The first waiter acquires when its timer ends. Every other waiter acquires when a release hands it the lock.
-        fences = [turn.result(PATIENCE) for turn in turns]
+        fences = [turn.result(WAIT_TIMEOUT) for turn in turns]
         assert len(set(fences)) == 12
         assert blocked(client) == 0
 
@@ -470,7 +470,7 @@ class TestDeadWaiters:
             assert not client.exists(WAKE)
             turn = asleep(RedisLock(client, "wait", ttl=60.0), client, threads)
             assert not turn.done()
-        assert turn.result(PATIENCE) > 0
+        assert turn.result(WAIT_TIMEOUT) > 0
 
     def test_a_waiter_takes_no_offer_that_is_over(self, lock: RedisLock, short: RedisLock, client: redis.Redis) -> None:
         with short.hold():
@@ -498,7 +498,7 @@ class TestDeadWaiters:
             (sleeping,) = [one for one in client.client_list() if "b" in one["flags"]]
             client.client_kill_filter(_id=sleeping["id"])
             with pytest.raises(LockUnavailable, match="cut"):
-                attempt.result(PATIENCE)
+                attempt.result(WAIT_TIMEOUT)
             assert (client.zcard(WAITERS), blocked(client)) == (0, 0)
 
     def test_an_interrupt_after_a_refusal_strikes_the_entry(
@@ -544,7 +544,7 @@ class TestLeaving:
 
     def test_a_grant_without_a_wake_ends_the_wait(self, client: redis.Redis) -> None:
         client.set(KEY, "a holder who dies", px=300)
-        with RedisLock(client, "wait", ttl=60.0).hold(timeout=PATIENCE):
+        with RedisLock(client, "wait", ttl=60.0).hold(timeout=WAIT_TIMEOUT):
             connections = own_connections(client.connection_pool)._idle
             assert [connection.is_connected for connection in connections] == [True, True]
             assert blocked(client) == 0

@@ -31,7 +31,7 @@ from tests.locking.support import (
     renew,
     run_threads,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 Connect = Callable[..., redis.Redis]
 Cut = type[CutConnection]
@@ -98,7 +98,7 @@ class TestKeys:
         lock = RedisLock(client, "tagged")
 
         def wait() -> None:
-            with lock.hold(timeout=PATIENCE):
+            with lock.hold(timeout=WAIT_TIMEOUT):
                 pass
 
         with lock.hold():
@@ -156,7 +156,7 @@ class TestOwner:
     def test_without_the_owner_check_a_late_release_frees_it(self, client: redis.Redis, flawed: Flawed) -> None:
         flawed("release", "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false")
         late = RedisLock(client, "owned", ttl=0.3, renew=False).acquire()
-        lease = RedisLock(client, "owned").acquire(timeout=PATIENCE)
+        lease = RedisLock(client, "owned").acquire(timeout=WAIT_TIMEOUT)
         late.release()
         with pytest.raises(LeaseLost):
             lease.extend()
@@ -193,13 +193,13 @@ class TestLostAnswers:
     def test_a_hanging_server_is_waited_for_in_bounds(
         self, own_valkey: Valkey, ttl: float, timeout: float | None
     ) -> None:
-        client = redis.Redis.from_url(own_valkey.url, socket_timeout=PATIENCE)
+        client = redis.Redis.from_url(own_valkey.url, socket_timeout=WAIT_TIMEOUT)
         RedisLock(client, "hung").acquire().release()  # Open the connection first, because the next TTL is short.
         lock = RedisLock(client, "hung", ttl=ttl)
         start = time.monotonic()
         with paused(own_valkey.child.pid), pytest.raises(LockUnavailable):
             lock.acquire(timeout=timeout)
-        assert time.monotonic() - start < PATIENCE / 2
+        assert time.monotonic() - start < WAIT_TIMEOUT / 2
 
     def test_a_server_that_is_gone_is_said_to_be(self, own_valkey: Valkey) -> None:
         client = without_retries(own_valkey.url)
@@ -248,11 +248,11 @@ class TestLostAnswers:
         with ThreadPoolExecutor(2) as threads:
             first = threads.submit(slow.acquire)
             wait_for(lambda: client.info("clients")["blocked_clients"] == 1)
-            second = threads.submit(RedisLock(connect(), "slow", ttl=LONG).acquire, timeout=PATIENCE)
+            second = threads.submit(RedisLock(connect(), "slow", ttl=LONG).acquire, timeout=WAIT_TIMEOUT)
             wait_for(lambda: client.info("clients")["blocked_clients"] == 2)
             holder.release()
             with pytest.raises(LockUnavailable, match="too late"):
-                first.result(PATIENCE)
+                first.result(WAIT_TIMEOUT)
             assert second.result().release() is True
 
 
@@ -275,7 +275,7 @@ class TestEveryKindOfClient:
         lease = lock.acquire()
 
         def wait() -> int:
-            with lock.hold(timeout=PATIENCE) as got:
+            with lock.hold(timeout=WAIT_TIMEOUT) as got:
                 return got.fence
 
         def release() -> None:
@@ -323,7 +323,7 @@ class TestArguments:
         lock = kind(target, "noted", ttl=RENEWED)
 
         def wait() -> None:
-            with lock.hold(timeout=PATIENCE) as lease:
+            with lock.hold(timeout=WAIT_TIMEOUT) as lease:
                 lease.extend()
                 renew(lease)
                 held(noted)

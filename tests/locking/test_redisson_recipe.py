@@ -13,7 +13,7 @@ from locking import Lock
 from servers.valkey import Valkey
 from tests.locking import conformance as suite
 from tests.locking.conformance import LONG, SHORT
-from tests.locking.support import RedisRecipe, client_of, clients_apart
+from tests.locking.support import RedisRecipe, client_of, separate_clients
 
 pytestmark = pytest.mark.slow
 
@@ -78,4 +78,4 @@ class TestRedissonRecipeLock(
         self.valkey.child.kill()
         self.valkey.start()
 
-    clients = staticmethod(clients_apart)
+    clients = staticmethod(separate_clients)

@@ -36,13 +36,13 @@ from tests.locking.support import (
     ReentrantRecipe,
     acquired,
     client_of,
-    clients_apart,
     end_of,
     run_folder,
     run_threads,
+    separate_clients,
     started,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ QUORUM = 3
 NODE_TIMEOUT = 0.6
 """Seconds: all hanging nodes together cost this much. A busy machine may need as much again."""
 
-PATIENT = PATIENCE
+PATIENT = WAIT_TIMEOUT
 """Seconds: longer than any node needs, even while two hundred threads send requests."""
 
 
@@ -92,7 +92,7 @@ def make(clients: Clients) -> Make:
 
     def lock(name: str = "lock", **options: Any) -> Redlock:
         made = Redlock(clients, name, **{"ttl": LONG, "node_timeout": NODE_TIMEOUT, "retry_delay": 0.02, **options})
-        with Redlock(clients, "warm", node_timeout=5.0).hold(timeout=PATIENCE):
+        with Redlock(clients, "warm", node_timeout=5.0).hold(timeout=WAIT_TIMEOUT):
             return made
 
     return lock
@@ -146,8 +146,8 @@ class TestRedlock(
     @contextmanager
     def clients(self, recipe: RedlockRecipe, count: int) -> Iterator[list[Recipe]]:
         """Yield recipes with open connections, because the test is about simultaneous requests."""
-        with clients_apart(recipe, min(count, 50)) as apart:
-            places = [apart[place % len(apart)] for place in range(count)]
+        with separate_clients(recipe, min(count, 50)) as separate:
+            places = [separate[place % len(separate)] for place in range(count)]
             for place in places:
                 for opening in [node_of(client.connection_pool).open(PATIENT) for client in place.clients]:
                     opening.result(PATIENT)
@@ -314,7 +314,7 @@ class TestQuorum:
         with dead(nodes[0]), dead(nodes[1]):
             lease = lock.acquire()
         clients[2].flushall()
-        other = make("lock").acquire(timeout=PATIENCE)
+        other = make("lock").acquire(timeout=WAIT_TIMEOUT)
         assert (lease.lost, other.lost) == (False, False)
         with pytest.raises(LeaseLost):
             lease.extend()
@@ -468,7 +468,7 @@ class TestLateGrants:
         released, taken = threading.Event(), []
 
         def late(*args: Any) -> Any:
-            assert released.wait(PATIENCE)
+            assert released.wait(WAIT_TIMEOUT)
             return connect(*args)
 
         def put_and_taken(to: RedlockNode, connection: Any) -> None:
@@ -540,7 +540,7 @@ class TestCleaningUp:
             lock.acquire()
         wait_for(lambda: not any(holders(nodes)))
         monkeypatch.undo()
-        lock.acquire(timeout=PATIENCE).release()
+        lock.acquire(timeout=WAIT_TIMEOUT).release()
 
 
 class TestValidity:
@@ -673,7 +673,7 @@ class TestRelease:
             lease = make(renew=False).acquire()
         with dead(nodes[2]):
             pass
-        assert make(renew=False).acquire(timeout=PATIENCE) is not None, "three nodes were free"
+        assert make(renew=False).acquire(timeout=WAIT_TIMEOUT) is not None, "three nodes were free"
         with hanging(nodes[3]), hanging(nodes[4]):
             assert [released(lease), released(lease)] == [False, False]
         assert holders(nodes) == [False, False, True, True, True]
@@ -772,7 +772,7 @@ class TestServers:
     def test_it_works_with_every_kind_of_client(self, nodes: Nodes, options: dict[str, Any]) -> None:
         clients = [redis.Redis.from_url(node.url, **options) for node in nodes]
         lock = Redlock(clients, "kind", ttl=RENEWED, node_timeout=NODE_TIMEOUT)
-        with lock.hold(timeout=PATIENCE) as lease:
+        with lock.hold(timeout=WAIT_TIMEOUT) as lease:
             ends = end_of(lease)
             assert lock.acquire(blocking=False) is None
             wait_for(lambda: end_of(lease) > ends + 0.5, "the lease to be renewed")

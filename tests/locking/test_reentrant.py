@@ -36,7 +36,7 @@ from tests.locking.support import (
     run_threads,
 )
 from tests.locking.test_local import ProcessRecipe, ThreadRecipe, in_line
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 @slow(*of_the_lock_within(test_redis.TestRedisLock))
@@ -276,10 +276,10 @@ def test_equal_owners_that_ask_together_take_turns(name: str) -> None:
     lock = ReentrantLock(ThreadLock(name), owner=lambda: "me")
     other = held(ThreadLock(name))
     with ThreadPoolExecutor(2) as threads:
-        asked = [threads.submit(lock.acquire, timeout=PATIENCE) for _ in range(2)]
+        asked = [threads.submit(lock.acquire, timeout=WAIT_TIMEOUT) for _ in range(2)]
         wait_for(lambda: in_line(name) == 3)
         other.release()
-        first = wait(asked, PATIENCE, FIRST_COMPLETED).done.pop()
+        first = wait(asked, WAIT_TIMEOUT, FIRST_COMPLETED).done.pop()
         lease = first.result()
         held(lock).release()  # the owner acquires again
         assert in_line(name) == 2
@@ -409,7 +409,7 @@ print("done")
 
 def test_greenlets_are_owners() -> None:
     """Each greenlet is an owner of its own, so the wrapped ThreadLock excludes the others."""
-    run = subprocess.run([sys.executable, "-c", GREENLETS], capture_output=True, text=True, timeout=2 * PATIENCE)
+    run = subprocess.run([sys.executable, "-c", GREENLETS], capture_output=True, text=True, timeout=2 * WAIT_TIMEOUT)
     assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr
 
 
@@ -420,7 +420,7 @@ def test_importing_greenlet_keeps_the_owner() -> None:
         "lock = ReentrantLock(ThreadLock('x')); lease = lock.acquire(); import greenlet;"
         "assert lock.acquire(blocking=False) is not None"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_TIMEOUT)
     assert run.returncode == 0, run.stderr
 
 
@@ -432,7 +432,7 @@ def test_a_grant_being_released_is_not_entered(lock: ReentrantLock, monkeypatch:
     def leave_slowly(self: reentrant.SharedGrant, lease: reentrant.ReentrantLease) -> tuple[bool, int]:
         answer = leave(self, lease)
         left.set()
-        tried.wait(PATIENCE)
+        tried.wait(WAIT_TIMEOUT)
         return answer
 
     lease = held(lock)
@@ -443,10 +443,10 @@ def test_a_grant_being_released_is_not_entered(lock: ReentrantLock, monkeypatch:
         )
     thread = threading.Thread(target=lease.release)
     thread.start()
-    left.wait(PATIENCE)
+    left.wait(WAIT_TIMEOUT)
     again = lock.acquire(blocking=False)
     tried.set()
-    thread.join(PATIENCE)
+    thread.join(WAIT_TIMEOUT)
     assert (again is None) is guarded
     if again is not None:
         assert again.remaining() == 0.0, "it was entered while it was being released"

@@ -15,13 +15,13 @@ from locking import HeldLock, Lease, LockUnavailable, RedisLock, force_release, 
 from tests.locking.conformance import RENEWED
 from tests.locking.support import CommandStats, CutConnection, Log, Patch, RedisRecipe, run_threads, socket_of
 from tests.locking.valkey_support import HOST, client_of, valkeys
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 def test_a_handed_over_lock_is_listed(client: redis.Redis) -> None:
     lock = RedisLock(client, "handed over")
     with ThreadPoolExecutor(1, "the next one") as threads, lock.hold():
-        waiting = threads.submit(lock.acquire, timeout=PATIENCE)
+        waiting = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
         wait_for(lambda: client.info("clients")["blocked_clients"])
     lease = waiting.result()
     (found,) = held(client)
@@ -162,7 +162,7 @@ def test_force_release_hands_over(client: redis.Redis) -> None:
         wait_for(lambda: client.info("clients")["blocked_clients"])
         force_release(client, "stuck", by="admin")
 
-    assert run_threads(lambda: lock.acquire(timeout=PATIENCE).release(), force)[0] is True
+    assert run_threads(lambda: lock.acquire(timeout=WAIT_TIMEOUT).release(), force)[0] is True
     assert lease.release() is False
 
 

@@ -33,7 +33,7 @@ from tests.locking.support import (
     paused,
     renew,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 class ScriptedRenewer:
@@ -274,16 +274,16 @@ class TestThread:
         def hold_the_condition() -> None:
             with watchdog._condition:
                 holding.set()
-                forked.wait(PATIENCE)
+                forked.wait(WAIT_TIMEOUT)
 
         def body() -> str:
-            with lock.hold(timeout=PATIENCE) as lease:
+            with lock.hold(timeout=WAIT_TIMEOUT) as lease:
                 renew(lease)
             return "renewed"
 
         thread = threading.Thread(target=hold_the_condition)
         thread.start()
-        holding.wait(PATIENCE)
+        holding.wait(WAIT_TIMEOUT)
         try:
             assert in_fork(body) == "renewed"
         finally:

@@ -49,7 +49,7 @@ from tests.locking.zookeeper_support import (
     request_of,
     running_zookeeper,
 )
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ class TestZooKeeperLock(
         lock = make_lock()
         lease = acquired(proxied(lock.name, ttl=SHORTEST))
         proxy.refuse()
-        second = acquired(lock, timeout=PATIENCE)
+        second = acquired(lock, timeout=WAIT_TIMEOUT)
         assert lease.lost
         second.release()
 
@@ -176,7 +176,7 @@ def test_an_unanswered_create_is_found(
     with lock.hold():  # creates the queue
         pass
     proxy.lose = request_of(Create2)
-    lease: Any = lock.acquire(timeout=PATIENCE if searched else 1.0)
+    lease: Any = lock.acquire(timeout=WAIT_TIMEOUT if searched else 1.0)
     assert (lease is not None, proxy.cuts) == (searched, 1)  # Without the search, it waits for itself.
     if lease is not None:
         (node,) = line(lock)
@@ -243,7 +243,7 @@ def test_an_ended_session_ends_its_leases(proxy: Proxy, proxied: ZooKeeperRecipe
     proxy.restore()
     wait_for(lambda: proxied.client(SHORTEST).connected)
     assert lease.release() is False
-    with lock.hold(timeout=PATIENCE) as again:
+    with lock.hold(timeout=WAIT_TIMEOUT) as again:
         assert again.fence > lease.fence  # type: ignore[operator]
 
 
@@ -258,17 +258,17 @@ def test_an_acquire_between_sessions_waits(
         """Delay kazoo's next session, which starts when all listeners have been told of the last session's end."""
         if state == KazooState.LOST:
             ended.set()
-            assert go_on.wait(PATIENCE)
+            assert go_on.wait(WAIT_TIMEOUT)
 
     client.add_listener(hold_up)
     proxy.refuse()
     wait_for(lambda: not ZooKeeperTraces.line(recipe("stock")), "the server to end the session")
     proxy.restore()
-    assert ended.wait(PATIENCE)
-    asking = threads.submit(lock.acquire, timeout=PATIENCE)
+    assert ended.wait(WAIT_TIMEOUT)
+    asking = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
     assert not wait([asking], timeout=0.2).done, asking.exception()
     go_on.set()
-    assert asking.result(PATIENCE).release() is True
+    assert asking.result(WAIT_TIMEOUT).release() is True
 
 
 def test_a_session_ends_the_lease_at_once_when_kazoo_knows(recipe: ZooKeeperRecipe) -> None:
@@ -285,7 +285,7 @@ def test_the_ttl_is_what_the_server_agreed_to(recipe: ZooKeeperRecipe) -> None:
             assert (lock.ttl, lease.ttl) == (agreed, agreed)
             with pytest.raises(ValueError, match="session timeout"):
                 lease.extend(agreed + 1)
-        assert negotiated_timeout(recipe.client(asked), PATIENCE) == agreed
+        assert negotiated_timeout(recipe.client(asked), WAIT_TIMEOUT) == agreed
 
 
 # The queue
@@ -298,19 +298,19 @@ def test_a_waiters_death_does_not_grant_the_lock(recipe: ZooKeeperRecipe, thread
     with process(actors.wait_and_hold, recipe, "stock", {"ttl": SHORTEST}) as (waiter, pipe):
         pipe.recv()
         wait_for(lambda: len(line(lock)) == 2)
-        third = threads.submit(lock.acquire, True, PATIENCE)
+        third = threads.submit(lock.acquire, True, WAIT_TIMEOUT)
         wait_for(lambda: len(line(lock)) == 3)
         dead = line(lock)[1]
         waiter.kill()
         wait_for(lambda: dead not in line(lock))
     if believes:
-        assert third.result(PATIENCE) is not None
+        assert third.result(WAIT_TIMEOUT) is not None
         lease.check()
     else:
         wait_for(lambda: f"{lock._queue_path}/{line(lock)[0]}" in recipe.client()._data_watchers)
         assert not third.done()
     lease.release()
-    assert third.result(PATIENCE).release() is True
+    assert third.result(WAIT_TIMEOUT).release() is True
 
 
 class Believing(ZooKeeperLock):
@@ -333,7 +333,7 @@ def test_a_removed_place_is_not_granted(recipe: ZooKeeperRecipe, threads: Pool) 
         wait_for(lambda: ZooKeeperTraces().waiters(lock) == 1)
         recipe.client().delete(f"{lock._queue_path}/{line(lock)[1]}")
     with pytest.raises(LockUnavailable, match="place in the queue"):
-        waiting.result(PATIENCE)
+        waiting.result(WAIT_TIMEOUT)
 
 
 def test_a_waiter_of_a_stopped_client_ends(recipe: ZooKeeperRecipe, threads: Pool) -> None:
@@ -343,7 +343,7 @@ def test_a_waiter_of_a_stopped_client_ends(recipe: ZooKeeperRecipe, threads: Poo
         wait_for(lambda: len(line(lock)) == 2)
         recipe.client(SHORTEST).stop()
         with pytest.raises(LockUnavailable):
-            waiting.result(PATIENCE)
+            waiting.result(WAIT_TIMEOUT)
 
 
 def test_a_waiter_keeps_its_place_when_the_server_restarts(
@@ -351,7 +351,7 @@ def test_a_waiter_keeps_its_place_when_the_server_restarts(
 ) -> None:
     lock = proxied("stock")
     lease = acquired(lock)
-    waiting = threads.submit(lock.acquire, True, PATIENCE)
+    waiting = threads.submit(lock.acquire, True, WAIT_TIMEOUT)
     wait_for(lambda: ZooKeeperTraces().waiters(lock) == 1)
     proxy.refuse()
     zookeeper.stop()
@@ -360,7 +360,7 @@ def test_a_waiter_keeps_its_place_when_the_server_restarts(
     wait_for(lambda: proxied.client().connected)
     assert len(line(lock)) == 2
     assert lease.release() is True
-    assert waiting.result(PATIENCE).release() is True
+    assert waiting.result(WAIT_TIMEOUT).release() is True
 
 
 def test_the_server_removes_an_empty_queue(tmp_path: Path) -> None:
@@ -435,13 +435,13 @@ def test_a_hanging_server_delays_only_its_client(
     hung = proxied("hung")
     proxy.hang()
     try:
-        asking = threads.submit(hung.acquire, timeout=PATIENCE)
+        asking = threads.submit(hung.acquire, timeout=WAIT_TIMEOUT)
         wait_for(lambda: met == [proxied.client()])
-        lease = threads.submit(healthy.acquire, timeout=0).result(PATIENCE)
+        lease = threads.submit(healthy.acquire, timeout=0).result(WAIT_TIMEOUT)
         assert not asking.done()
     finally:
         proxy.restore()
-    assert [granted.release() for granted in (lease, asking.result(PATIENCE))] == [True, True]
+    assert [granted.release() for granted in (lease, asking.result(WAIT_TIMEOUT))] == [True, True]
 
 
 @pytest.mark.parametrize("others", [0, 1])
@@ -454,11 +454,11 @@ def test_the_first_acquire_ends_in_time(
         asking = [threads.submit(lock.acquire) for _ in range(others)]
         wait_for(lambda: len(met) == others)
         with pytest.raises(LockUnavailable, match="try again"):
-            threads.submit(lock.acquire, timeout=0).result(PATIENCE)
+            threads.submit(lock.acquire, timeout=0).result(WAIT_TIMEOUT)
         assert not any(one.done() for one in asking)
     finally:
         proxy.restore()
-    assert [one.result(PATIENCE).release() for one in asking] == [True] * others
+    assert [one.result(WAIT_TIMEOUT).release() for one in asking] == [True] * others
 
 
 def test_a_cut_first_acquire_is_no_answer(proxy: Proxy, proxied: ZooKeeperRecipe) -> None:
@@ -466,7 +466,7 @@ def test_a_cut_first_acquire_is_no_answer(proxy: Proxy, proxied: ZooKeeperRecipe
     proxy.lose = bytes(16)  # Match the empty password in a request for a new session.
     with pytest.raises(LockUnavailable, match="has closed the connection"):
         lock.acquire(timeout=0)
-    with lock.hold(timeout=PATIENCE):
+    with lock.hold(timeout=WAIT_TIMEOUT):
         pass
 
 

@@ -18,7 +18,7 @@ from kazoo.protocol.serialization import Delete, int_struct
 
 from locking import Lock
 from locking.zookeeper import ZooKeeperLock
-from tests.locking.support import Address, FileCell, Patch, clients_apart, run_folder, stack_of, started
+from tests.locking.support import Address, FileCell, Patch, run_folder, separate_clients, stack_of, started
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class ZooKeeperTraces:
     def asked(self, lock: Lock) -> int:
         return parts(lock)[0].asked.total()
 
-    clients = staticmethod(clients_apart)
+    clients = staticmethod(separate_clients)
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:

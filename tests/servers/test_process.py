@@ -12,7 +12,7 @@ import pytest
 
 from servers import Child, ServerError, process
 from tests.servers.support import gone, run_python
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux's kernel tells a child that its parent died")
 PAUSE = "import signal; print('ready', flush=True); signal.pause()"
@@ -90,7 +90,7 @@ def test_it_can_be_stopped_and_started_again(log: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "options", "timeout", "ends_by"),
     [
-        (DEFAULT_INTERRUPT, {"stop_signal": 2}, PATIENCE, signal.SIGINT),
+        (DEFAULT_INTERRUPT, {"stop_signal": 2}, WAIT_TIMEOUT, signal.SIGINT),
         (STUBBORN, {}, 0.5, signal.SIGKILL),
     ],
     ids=["its own stop signal", "ignores it"],

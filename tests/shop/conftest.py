@@ -31,7 +31,7 @@ from shop.orders.receipts import Placed
 from shop.orders.saving import Saver
 from shop.payments import signatures
 from tests.factories import OnSale, begin, interleaved, new_customer
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 
 class Buyer(APIClient):
@@ -237,4 +237,4 @@ def race(first: Callable[[], Any], second: Callable[[], Any], **at: str) -> tupl
     with ThreadPoolExecutor(1) as pool:
         with interleaved(lambda: started.append(begin(pool, second)), **at):
             answer = first()
-        return answer, started[0].result(PATIENCE)
+        return answer, started[0].result(WAIT_TIMEOUT)

@@ -25,7 +25,7 @@ from psycopg_pool import ConnectionPool
 
 from shop.metrics import recorder, recording
 from shop.metrics.folder import MetricsFolder
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload([__name__])
@@ -40,11 +40,11 @@ def recorded(
     process = FORKED.Process(target=record, args=(folder.path, role, count, then, counted))
     process.start()
     try:
-        assert counted.wait(3 * PATIENCE)
+        assert counted.wait(3 * WAIT_TIMEOUT)
         yield process
     finally:
         process.kill()
-        process.join(PATIENCE)
+        process.join(WAIT_TIMEOUT)
 
 
 def record(folder: Path, role: str, count: int, then: Callable[[Path], object], counted: Event) -> None:

@@ -20,7 +20,7 @@ from django.test import Client
 
 from shop.pages import login_hint
 from tests.shop.web_server import CHECKOUT
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 SECRET = "shared"
 NOWHERE = {
@@ -50,7 +50,7 @@ def provider_process(port: int, shop: str) -> Iterator[subprocess.Popen[str]]:
         command, cwd=CHECKOUT, env=provider_environment(), stdout=subprocess.DEVNULL, stderr=pipe, text=True
     ) as provider:
         try:
-            wait_for(lambda: answers(f"http://127.0.0.1:{port}/"), "the provider to answer", timeout=2 * PATIENCE)
+            wait_for(lambda: answers(f"http://127.0.0.1:{port}/"), "the provider to answer", timeout=2 * WAIT_TIMEOUT)
             yield provider
         finally:
             provider.terminate()

@@ -22,7 +22,7 @@ from tests.shop.busy_shop import BusyShop
 from tests.shop.payment_support import session_of
 from tests.shop.test_metrics import send
 from tests.shop.web_server import web_server
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 SHOTS = os.environ.get("SCREENSHOTS", "")
 """Folder for screenshots of all pages. Without it, only one page of each kind is opened."""
@@ -148,7 +148,7 @@ def test_an_alert_of_the_overview_is_read_out_once(redis: Any) -> None:
         page.route(
             "**/admin/live/", lambda route: route.fulfill(json=answers.pop(0) if len(answers) > 1 else answers[0])
         )
-        expect(page.locator("[data-part=alerts]")).to_contain_text("oldest for 24 s", timeout=PATIENCE * 1000)
+        expect(page.locator("[data-part=alerts]")).to_contain_text("oldest for 24 s", timeout=WAIT_TIMEOUT * 1000)
         heard = page.evaluate("heard")
     assert [text.split(".")[0] for text in heard] == [
         "5 orders are queued, the oldest for 21 s",
@@ -176,12 +176,12 @@ def test_an_overview_shows_an_order_and_a_refusal_soon(redis: Any, tmp_path: Pat
         assert send(port, offer, first) == 201
         page.evaluate("0")  # Let Playwright count the polls that were answered during the order.
         before = len(polls)
-        expect(page.get_by_role("img", name="1 units sold and 0 left")).to_be_visible(timeout=PATIENCE * 1000)
+        expect(page.get_by_role("img", name="1 units sold and 0 left")).to_be_visible(timeout=WAIT_TIMEOUT * 1000)
         assert len(polls) - before <= MOST_POLLS
         assert send(port, offer, second) == 409
         shown = page.locator("[data-part=figures] dt")
         for label in ("Orders answered, p50", "p99", "Refused/s: sold-out"):
-            expect(shown.get_by_text(label, exact=True)).to_be_visible(timeout=PATIENCE * 1000)
+            expect(shown.get_by_text(label, exact=True)).to_be_visible(timeout=WAIT_TIMEOUT * 1000)
         expect(page.locator("[data-part=sales]")).to_contain_text("sold out")
         operator.look("overview_with_refusals")
     assert operator.complaints == []

@@ -46,7 +46,7 @@ from tests.factories import (
     orders_in,
 )
 from tests.shop.conftest import Gone, buy, race
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -79,7 +79,7 @@ class Paused(Strategy):
         def save_and_wait(requests: Any) -> Any:
             refusals = save(requests)
             self.saved.set()
-            assert self.go_on.wait(PATIENCE)
+            assert self.go_on.wait(WAIT_TIMEOUT)
             return refusals
 
         return self.strategy.place(order, save_and_wait)
@@ -368,14 +368,14 @@ def test_a_second_request_with_the_key_is_told_that_the_first_is_running(custome
     with ThreadPoolExecutor(1) as pool:
         placing = pool.submit(elsewhere, partial(place_request, request, known, first))
         try:
-            assert first.saved.wait(PATIENCE)
+            assert first.saved.wait(WAIT_TIMEOUT)
             for units in (1, 4):
                 with pytest.raises(StillRunning):
                     buy(offer, customer, key="mine", a=units)
             assert orders_in() == 0
         finally:
             first.go_on.set()
-        placed = placing.result(PATIENCE)
+        placed = placing.result(WAIT_TIMEOUT)
 
     again = buy(offer, customer, key="mine", a=1)
     assert (placed.replayed, again.order, again.replayed) == (False, placed.order, True)
@@ -450,12 +450,12 @@ def test_a_retry_in_another_process_is_not_told_sold_out(customer: int, many_pro
     with ThreadPoolExecutor(2) as pool:
         try:
             placing = pool.submit(elsewhere, partial(place_request, request, known, first))
-            assert first.saved.wait(PATIENCE)
+            assert first.saved.wait(WAIT_TIMEOUT)
             early = begin(pool, retry)
         finally:
             first.go_on.set()
-        assert placing.result(PATIENCE).replayed is False
-        answer = early.result(PATIENCE) or buy(offer, customer, key="mine", a=1)
+        assert placing.result(WAIT_TIMEOUT).replayed is False
+        answer = early.result(WAIT_TIMEOUT) or buy(offer, customer, key="mine", a=1)
     assert (answer.order.pk, answer.replayed) == (request.id, True)
     assert_books(a=(0, 1))
 

@@ -36,7 +36,7 @@ from shop.runtime.serve import web_command
 from tests.factories import new_customer, on_sale
 from tests.shop.conftest import order_body
 from tests.shop.web_server import CHECKOUT, ask, connect, received, web_server
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 on_postgres = pytest.mark.django_db(transaction=True)
 DRIP = b"POST /api/token/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
@@ -347,7 +347,7 @@ def test_connections_whose_answers_are_not_read_are_closed(
         )
         # Each has received a byte, so the server has accepted all connections.
         assert all(client.recv(1, socket.MSG_PEEK) for client in ours)
-        wait_for(lambda: _look_again(server[1], ours) == 0, timeout=limits.UNREAD + PATIENCE)
+        wait_for(lambda: _look_again(server[1], ours) == 0, timeout=limits.UNREAD + WAIT_TIMEOUT)
         assert _connected(other, theirs) == 20
 
 

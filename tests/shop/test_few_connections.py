@@ -20,7 +20,7 @@ from shop.orders.place import make_request, place_order, place_request
 from shop.orders.receipts import Placed
 from shop.sales import offers
 from tests.factories import count_by_kind, elsewhere, fast_and_slow, new_customer, on_sale
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 BUYERS, UNITS = 12, 8
@@ -30,7 +30,7 @@ BUYERS, UNITS = 12, 8
 def one_connection(db: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make all threads except this one share one connection."""
     mine = connections.settings["default"]
-    options = {**mine["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": PATIENCE}}
+    options = {**mine["OPTIONS"], "pool": {"min_size": 1, "max_size": 1, "timeout": WAIT_TIMEOUT}}
     monkeypatch.setitem(connections.settings, "default", {**mine, "OPTIONS": options})
     yield
     elsewhere(lambda: connections["default"].close_pool())
@@ -53,7 +53,7 @@ def test_threads_that_share_a_connection_sell_everything(one_connection: None, s
         return place_request(request, offer, registry.get(name))
 
     def request(turn: int) -> Placed | Exception:
-        start.wait(PATIENCE)
+        start.wait(WAIT_TIMEOUT)
         while True:
             try:
                 return buy(turn)

@@ -23,7 +23,7 @@ from shop.accounts.guess_counts import KNOWN_FOR, WINDOW, LocalCounts, Outcome, 
 from shop.accounts.hashers import PasswordHasher
 from tests.factories import at_once
 from tests.shop.conftest import Gone, assert_problem, raising
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -133,7 +133,7 @@ def test_tries_under_way_are_no_wrong_guesses(
 ) -> None:
     """Tries in progress are not wrong guesses: if they use up the limit, the answer is to try again at once."""
     setattr(settings, limited, wrong + 1)
-    checks, check = threading.Barrier(2, timeout=PATIENCE), User.check_password
+    checks, check = threading.Barrier(2, timeout=WAIT_TIMEOUT), User.check_password
 
     def waits(user: User, password: str) -> bool:
         if password == PASSWORD:
@@ -153,7 +153,7 @@ def test_tries_under_way_are_no_wrong_guesses(
             assert "wrong" not in refused.content.decode().lower()
         assert_problem(by_token("ada", PASSWORD), 503, "login-busy")
         checks.wait()
-        assert first.result(PATIENCE).status_code == 200
+        assert first.result(WAIT_TIMEOUT).status_code == 200
         # Negative control: a wrong guess counts until the window ends.
         assert [by_token("ada", "wrong").status_code for _ in range(2)] == [401, 429]
 
@@ -319,11 +319,11 @@ def hashing(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadin
     go_on = threading.Event()
 
     def encode(hasher: Any, password: str, salt: str, iterations: int | None = None) -> str:
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(WAIT_TIMEOUT)
         return f"pbkdf2_sha256$1${salt}$x"
 
     monkeypatch.setattr("django.contrib.auth.hashers.PBKDF2PasswordHasher.encode", encode)
-    monkeypatch.setattr(hashers, "WAIT", 3 * PATIENCE)
+    monkeypatch.setattr(hashers, "WAIT", 3 * WAIT_TIMEOUT)
     yield go_on
     go_on.set()
 
@@ -350,12 +350,12 @@ def test_of_forty_logins_at_once_most_are_refused_at_once(
         wait_for(lambda: sum(answer.done() for answer in answers) == 40 - checked, f"{40 - checked} refusals")
         other = pool.submit(closing(lambda: by_token("ada", "wrong", REMOTE_ADDR="198.51.100.1")))
         if checked == 4:
-            assert other.result(PATIENCE).status_code == 503
+            assert other.result(WAIT_TIMEOUT).status_code == 503
         else:
             wait_for(lambda: guesses._checked["198.51.100.1"] == 1, "the other client's turn")
         hashing.set()
-        statuses = Counter(answer.result(PATIENCE).status_code for answer in answers)
-        assert other.result(PATIENCE).status_code == (503 if checked == 4 else 401)
+        statuses = Counter(answer.result(WAIT_TIMEOUT).status_code for answer in answers)
+        assert other.result(WAIT_TIMEOUT).status_code == (503 if checked == 4 else 401)
     assert statuses == {503: 40 - checked, 401: checked}
     busy = next(answer.result() for answer in answers if answer.result().status_code == 503)
     assert_problem(busy, 503, "login-busy")
@@ -370,7 +370,7 @@ def test_a_turn_that_does_not_come_is_refused(hashing: threading.Event, monkeypa
         with pytest.raises(HashingBusy):
             PasswordHasher().encode("password", "salt")
         hashing.set()
-        assert first.result(PATIENCE)
+        assert first.result(WAIT_TIMEOUT)
     # Every place in the queue was given back.
     assert [hashers._waiting.acquire(blocking=False) for _ in range(5)] == [True] * 4 + [False]
     for _ in range(4):

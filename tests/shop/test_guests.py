@@ -288,17 +288,17 @@ def test_a_guest_with_somebodys_address_is_apart_from_their_account(offer: OnSal
     assert list(owner.orders.values_list("pk", flat=True)) == [theirs]
 
 
-@pytest.mark.parametrize("apart", [True, False], ids=["", "control"])
-def test_the_address_of_a_guest_blocks_no_sign_up_and_gets_no_password(slug: str, apart: bool) -> None:
+@pytest.mark.parametrize("separate", [True, False], ids=["", "control"])
+def test_the_address_of_a_guest_blocks_no_sign_up_and_gets_no_password(slug: str, separate: bool) -> None:
     """A guest's address blocks no sign-up and gets no link for a password. Negative control: an account's does both."""
     become_guest(slug)
-    if not apart:
+    if not separate:
         User.objects.update(email=ADDRESS)
     browser().post("/account/password/reset/", {"email": ADDRESS})
-    assert ("There is no such account" in str(mail.outbox[-1].body)) is apart
+    assert ("There is no such account" in str(mail.outbox[-1].body)) is separate
     browser().post("/account/signup/", {"username": "gast", "email": ADDRESS, "password1": PASSWORD})
-    assert User.objects.filter(username="gast").exists() is apart
-    if apart:
+    assert User.objects.filter(username="gast").exists() is separate
+    if separate:
         assert browser().post(link()).headers["Location"] == LOG_IN
         assert guests.guest_of(Guest.objects.get().pk) is not None, "that of the guest is no other's to confirm"
 

@@ -20,7 +20,7 @@ from shop.postgres import BoundedConnection
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import Gone
 from tests.shop.web_server import ask, connect, web_server
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -67,17 +67,17 @@ def test_while_one_caller_checks_others_get_the_last_result(monkeypatch: pytest.
 
     def check() -> dict[str, bool]:
         checking.set()
-        assert go_on.wait(PATIENCE)
+        assert go_on.wait(WAIT_TIMEOUT)
         return {"postgres": False, "redis": True}
 
     health.cache.put("servers", {"postgres": True, "redis": True}, refresh_at=0.0, expires_at=0.0)
     monkeypatch.setattr(health, "_check", check)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(health.readiness)
-        assert checking.wait(PATIENCE)
+        assert checking.wait(WAIT_TIMEOUT)
         assert health.readiness() == {"postgres": True, "redis": True}
         go_on.set()
-        assert first.result(PATIENCE) == {"postgres": False, "redis": True}
+        assert first.result(WAIT_TIMEOUT) == {"postgres": False, "redis": True}
 
 
 def test_started_waits_for_servers_and_migrations_and_then_stays(visitor: APIClient, postgres_gone: Gone) -> None:

@@ -46,7 +46,7 @@ from tests.shop.payment_support import session_of
 from tests.shop.test_full_broker import celery
 from tests.shop.test_overview_figures import figures_of
 from tests.shop.web_server import ask, web_server
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 on_postgres = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 TOKEN = "a-token-of-the-operator"
@@ -248,13 +248,13 @@ def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
         found = wait_for(lambda: stages(read(port), 1, 1, 0), "the commit and the batch to be written")
         assert value(found, "shop_queue_orders") == 5
         age = value(found, "shop_queue_oldest_seconds") or 0
-        assert 0 < age < PATIENCE
+        assert 0 < age < WAIT_TIMEOUT
         assert value(found, "shop_broken_skus") is None, "nothing was reconciled yet"
         schedule = str(tmp_path / "schedule")
         worker = celery(tmp_path, "worker", "--pool", "threads", LOG_FORMAT="json", **variables)
         with worker as part, celery(tmp_path, "beat", "--schedule", schedule, **variables):
             told = partial(samples_if, port)
-            start = 3 * PATIENCE  # `web_server` also waits this long for a start.
+            start = 3 * WAIT_TIMEOUT  # `web_server` also waits this long for a start.
             wait_for(lambda: told("shop_queue_done_total", 5, result="saved"), "the orders to be saved", timeout=start)
             found = wait_for(lambda: stages(read(port), 2, 1, 5) or stages(read(port), 3, 1, 5), "all to be written")
             assert value(found, "shop_queue_wait_seconds_sum") > 5 * age, (
@@ -385,7 +385,7 @@ class TestFolder:
             assert value(found, "shop_sold_out_from_memory_total") == 7
             assert value(found, "shop_web_threads_busy") == 14
             first.kill()
-            first.join(PATIENCE)
+            first.join(WAIT_TIMEOUT)
             assert folder.taken() == ["web-1"]
             found = merged(folder.files())
             assert value(found, "shop_sold_out_from_memory_total") == 7

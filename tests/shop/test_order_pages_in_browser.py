@@ -24,7 +24,7 @@ from tests.factories import OnSale, elsewhere, on_sale
 from tests.shop.browser_support import assert_accessible
 from tests.shop.conftest import buy, make_due, on_hand, state
 from tests.shop.payment_support import SECRET, provider_process, session_of
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 WIDTHS = (390, 1440)
 OFFLINE = {"en": "No connection. The page tries again.", "zh-CN": "网络已断开，本页会自动重试。"}
@@ -69,7 +69,7 @@ def open_page(live_server: Any, customer: int, order: UUID) -> Iterator[Open]:
     """
     session = session_of(customer)
     complaints: list[str] = []
-    expect.set_options(timeout=PATIENCE * 1000)
+    expect.set_options(timeout=WAIT_TIMEOUT * 1000)
     with sync_playwright() as playwright:
         browser = launch(playwright)
 

@@ -31,7 +31,7 @@ from shop.overview import document
 from tests.factories import on_sale
 from tests.shop.conftest import buy
 from tests.shop.test_admin import text
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -79,7 +79,7 @@ def signs_of_life(redis: Redis) -> Iterator[None]:
 @contextmanager
 def two_locks_and_a_waiter(redis: Redis) -> Iterator[None]:
     def held(name: str) -> AbstractContextManager[object]:
-        return RedisLock(redis, name, ttl=PATIENCE).hold(timeout=PATIENCE)
+        return RedisLock(redis, name, ttl=WAIT_TIMEOUT).hold(timeout=WAIT_TIMEOUT)
 
     def wait() -> None:
         with held("stock:a"):
@@ -90,7 +90,7 @@ def two_locks_and_a_waiter(redis: Redis) -> Iterator[None]:
         waiting.start()
         wait_for(lambda: any(lock.waiters for lock in registry.held(redis)), "the thread to wait")
         yield
-    waiting.join(PATIENCE)
+    waiting.join(WAIT_TIMEOUT)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from tests.shop.payment_support import session_of
 from tests.shop.test_overview import SCRIPT, fresh
 from tests.shop.test_silent_postgres import proxy, url
 from tests.shop.web_server import web_server
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 __all__ = ["fresh", "proxy"]
 
@@ -141,7 +141,7 @@ def test_an_overview_is_red_and_old_while_postgres_hangs(proxy: Proxy) -> None:
         expect(age).to_have_text("These figures are 10 s old.", timeout=9000)
         links = [link.get_attribute("href") for link in lost.get_by_role("link").all()]
         proxy.restore()
-        expect(lost).to_be_hidden(timeout=PATIENCE * 1000)
+        expect(lost).to_be_hidden(timeout=WAIT_TIMEOUT * 1000)
         expect(verdict).to_have_css("opacity", "1")
         expect(age).to_have_text("")
     section = "incidents.md#postgres-is-away-or-read-only"

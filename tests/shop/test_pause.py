@@ -48,7 +48,7 @@ from tests.factories import (
 )
 from tests.shop.conftest import Buyer, Gone, assert_conserved, assert_problem, buy, on_hand, order_body, race, raising
 from tests.shop.web_server import ask, web_server
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -151,7 +151,7 @@ class Burst:
     def pause_in_its_middle(self) -> set[UUID]:
         """Pause the sale in the burst, then wait for 50 more answers. Return the orders taken at the pause."""
         try:
-            wait_for(lambda: len(self.placed) >= 20, "some orders", timeout=3 * PATIENCE)
+            wait_for(lambda: len(self.placed) >= 20, "some orders", timeout=3 * WAIT_TIMEOUT)
             self.before = all_taken()
             self.pause()
             taken = all_taken()
@@ -159,7 +159,7 @@ class Burst:
             wait_for(
                 lambda: len(self.refused) + len(self.placed) >= seen + 50,
                 "answers after the pause",
-                timeout=3 * PATIENCE,
+                timeout=3 * WAIT_TIMEOUT,
             )
         finally:
             self.stopped.set()
@@ -255,9 +255,9 @@ def test_an_order_that_waits_for_the_stock_during_the_pause_is_refused(strategy:
             elsewhere(lambda: Sale.objects.update(paused_at=Now()))
         if sound:
             with pytest.raises(SalePaused):
-                answer.result(PATIENCE)
+                answer.result(WAIT_TIMEOUT)
         else:
-            assert answer.result(PATIENCE).order.state == "pending"
+            assert answer.result(WAIT_TIMEOUT).order.state == "pending"
 
 
 @pytest.mark.usefixtures("stale_offers")

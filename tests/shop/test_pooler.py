@@ -58,7 +58,7 @@ from tests.shop.conftest import assert_conserved, buy
 from tests.shop.test_settings import read
 from tests.shop.test_silent_postgres import proxy
 from tests.shop.web_server import CHECKOUT, ask, web_server
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis"), needs_pgbouncer]
 
@@ -212,7 +212,7 @@ def test_a_lock_of_a_transaction_excludes(pooled: PgBouncer, name: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         with interleaved(second, after=statement):
             buy(offer, a=1)
-        started[0].result(PATIENCE)
+        started[0].result(WAIT_TIMEOUT)
     assert done == [name == "optimistic"]
     assert_conserved()
 
@@ -269,7 +269,7 @@ def test_a_long_list_is_read_in_parts(through: Through) -> None:
     """A long list is read in parts, as the admin does. Control: a server-side cursor ends with its transaction."""
     for number in range(5):
         Product.objects.create(sku=str(number), name=str(number))
-    meeting = threading.Barrier(2, timeout=PATIENCE)
+    meeting = threading.Barrier(2, timeout=WAIT_TIMEOUT)
 
     def hold_a_session() -> None:
         with transaction.atomic(), connection.cursor() as cursor:

@@ -29,7 +29,7 @@ from shop.payments.simulator.payments import Button, Payments
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import assert_conserved, buy, make_due, state
 from tests.shop.payment_support import SECRET, Buyer, choose, hidden, provider_process, reported, send
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -280,7 +280,7 @@ def test_it_ends_when_it_is_told_to(number: signal.Signals) -> None:
         told = choose(f"http://127.0.0.1:{port}/pay/?{wanted().signed(SECRET)}", "pay")
         wait_for(lambda: "没有应答" in requests.get(told, timeout=30).text, "the first attempt")
         provider.send_signal(number)
-        _nothing, said = provider.communicate(timeout=PATIENCE)
+        _nothing, said = provider.communicate(timeout=WAIT_TIMEOUT)
     assert provider.returncode == 0
     assert f"Start the shop with PAYMENT_PAGE=http://127.0.0.1:{port}/pay/" in said
     assert "The shop has not accepted the reports of 1 payments" in said

@@ -17,7 +17,7 @@ from inventory.strategies import registry
 from shop import redis_connections
 from tests.factories import on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 THREADS = 8
 
@@ -118,7 +118,7 @@ def test_a_short_timeout_says_nothing_about_the_server(
     server: SilentServer, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A short timeout does not open the circuit breaker, because a lock shortens timeouts near the end of its lease."""
-    monkeypatch.setattr(redis_connections, "SLOW", PATIENCE)  # longer than a busy machine delays the short timeout
+    monkeypatch.setattr(redis_connections, "SLOW", WAIT_TIMEOUT)  # longer than a busy machine delays the short timeout
     hasty = redis_connections.ConnectionPool(port=server.port, retry=None, socket_timeout=0.01)
     with pytest.raises(TimeoutError):
         redis.Redis.from_pool(hasty).ping()

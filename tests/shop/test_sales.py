@@ -32,7 +32,7 @@ from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
 from tests.factories import at_once, begin, count_by_kind, fast_and_slow, interleaved, new_customer, on_sale, slow
 from tests.shop.conftest import Gone, buy
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -205,7 +205,7 @@ def test_preheating_locks_stock_in_the_order_of_skus() -> None:
             with connection.cursor() as cursor:
                 cursor.execute("SET LOCAL lock_timeout = '1s'")
             stock.lock(["b"])
-        preheating.result(PATIENCE)
+        preheating.result(WAIT_TIMEOUT)
     assert registry.counters().left(["a", "b"]) == {"a": 5, "b": 5}
 
 
@@ -225,7 +225,7 @@ def test_a_cart_that_joins_segments_does_not_deadlock(who: str) -> None:
 
         with connection.execute_wrapper(meanwhile):
             placed = buy(offer, customer, a=1, b=2)
-        begun[0].result(PATIENCE)
+        begun[0].result(WAIT_TIMEOUT)
     assert not placed.replayed
     assert (stock.on_hand("a"), stock.on_hand("b")) == (49, 3)
 
@@ -454,7 +454,7 @@ def test_stock_that_is_being_loaded_is_not_removed(name: str, remover: str) -> N
         with transaction.atomic():
             preheat_sale(coming.sale)
             removing = begin(pool, remove)
-        removing.result(PATIENCE)
+        removing.result(WAIT_TIMEOUT)
 
     copies = {
         "lua": lambda: registry.counters().left(["a"]) == {"a": 3},

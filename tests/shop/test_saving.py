@@ -24,7 +24,7 @@ from shop.orders import saving
 from shop.orders.saving import reject, return_units, save
 from tests.factories import OnSale, at_once, begin, interleaved, new_customer, new_request, on_sale
 from tests.shop.conftest import on_hand
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -122,7 +122,7 @@ def test_batches_write_keys_in_one_order(make: Make, arrival: tuple[str, str]) -
             assert save([make(key="1")]) == {}
             batch = started(pool, *(make(key=key) for key in arrival))
             assert save([make(key="2")]) == {}
-        refusals = batch.result(PATIENCE)
+        refusals = batch.result(WAIT_TIMEOUT)
 
     assert list(kinds(refusals).values()) == [Duplicate, Duplicate]
     assert Order.objects.count() == 2
@@ -136,7 +136,7 @@ def test_an_uncommitted_order_with_the_key_is_waited_for(make: Make, commits: bo
             save([first])
             answer = started(pool, second)
             transaction.set_rollback(not commits)
-        refusals = answer.result(PATIENCE)
+        refusals = answer.result(WAIT_TIMEOUT)
 
     assert existing(refusals) == ({second.id: first.id} if commits else {})
     assert list(Order.objects.values_list("id", flat=True)) == [first.id if commits else second.id]
@@ -286,7 +286,7 @@ def test_an_order_waits_for_an_allowance_that_is_being_returned(make: Make, cust
             return_units(orders)
             answer = started(pool, request)
             transaction.set_rollback(not commits)
-        refusals = answer.result(PATIENCE)
+        refusals = answer.result(WAIT_TIMEOUT)
 
     assert kinds(refusals) == ({} if commits else {request.id: OverLimit})
     assert taken() == {(customer, "a"): 5 if commits else 3, (customer, "b"): 0 if commits else 1}
@@ -337,7 +337,7 @@ def test_a_rejection_waits_for_an_uncommitted_order_with_the_key(make: Make) -> 
             assert save([first]) == {}
             rejecting = begin(pool, partial(rejected, {second: "no"}))
             assert not rejecting.done()
-        rejecting.result(PATIENCE)
+        rejecting.result(WAIT_TIMEOUT)
     states = dict(Order.objects.values_list("pk", "state"))
     assert states == {first.id: "pending", second.id: "rejected"}
     assert OrderItem.objects.filter(order=second.id).count() == 1

@@ -42,7 +42,7 @@ from tests.factories import (
 )
 from tests.shop import conftest
 from tests.shop.conftest import assert_conserved
-from tests.waiting import PATIENCE
+from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -338,7 +338,7 @@ def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
             # NOWAIT fails if the payment holds the segments.
             segments = list(StockSegment.objects.select_for_update(nowait=True).filter(item="a").order_by("number"))
             assert sum(segment.on_hand for segment in segments) == 10
-        assert paying.result(PATIENCE).payment.outcome == Payment.Outcome.PAID
+        assert paying.result(WAIT_TIMEOUT).payment.outcome == Payment.Outcome.PAID
 
 
 @pytest.mark.parametrize("name", SPLIT)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from shop.runtime.stop_signal import STOP_SIGNALS
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SECOND_THREAD = """
@@ -53,7 +53,7 @@ def status_after(number: int, program: str, timeout: float) -> int:
 @linux
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_to_another_thread_ends_the_wait(number: signal.Signals) -> None:
-    assert status_after(number, STOPPED_BY_A_PIPE, PATIENCE) == 0
+    assert status_after(number, STOPPED_BY_A_PIPE, WAIT_TIMEOUT) == 0
 
 
 @linux

@@ -15,7 +15,7 @@ from redis import Redis, RedisError
 from shop.runtime import tasks
 from shop.runtime.celery import app
 from shop.sales import lifecycle
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 SAVES = 40
 
@@ -58,7 +58,7 @@ def test_advancing_sales_does_not_wait_behind_saving(
     begin = threading.Event()
 
     def save(**_: float) -> int:
-        assert begin.wait(PATIENCE)
+        assert begin.wait(WAIT_TIMEOUT)
         saves.append(1)
         return 0
 
@@ -85,7 +85,7 @@ def test_waiting_reconciliations_do_not_take_all_threads(redis: Redis, monkeypat
 
     def reconcile() -> None:
         waits.set()
-        assert go_on.wait(3 * PATIENCE)
+        assert go_on.wait(3 * WAIT_TIMEOUT)
         raise RedisError("the end of this test's round")
 
     monkeypatch.setattr("shop.runtime.tasks.reconcile_and_audit", reconcile)
@@ -93,10 +93,10 @@ def test_waiting_reconciliations_do_not_take_all_threads(redis: Redis, monkeypat
     options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "loglevel": "error"}
     with start_worker(app, **options):
         tasks.reconcile.delay()
-        assert waits.wait(PATIENCE)
+        assert waits.wait(WAIT_TIMEOUT)
         tasks.reconcile.delay()
         tasks.advance_sales.delay()
-        in_time = advanced.wait(PATIENCE)
+        in_time = advanced.wait(WAIT_TIMEOUT)
         go_on.set()
     assert in_time
     assert not tasks._reconciling.locked()

@@ -32,7 +32,7 @@ from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import order_body
 from tests.shop.test_full_broker import celery
 from tests.shop.web_server import CHECKOUT, ask, web_server
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 CLIENT = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 """Trace id and span id that a client sends."""
@@ -172,7 +172,7 @@ def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collec
         (status, first), (second_status, second) = send(port, queued), send(port, queued)
         assert (status, second_status) == (202, 202)
         with celery(tmp_path, "worker", "--pool", "threads", **variables):
-            wait_for(lambda: saving(collector, second["id"]), "a worker to save both", timeout=3 * PATIENCE)
+            wait_for(lambda: saving(collector, second["id"]), "a worker to save both", timeout=3 * WAIT_TIMEOUT)
         saved, other = saving(collector, first["id"]), saving(collector, second["id"])
         assert saved is not None
         assert other is not None

@@ -17,7 +17,7 @@ from django.test import override_settings
 
 from loadtest.local_shop import free_port
 from shop.runtime.serve import web_command, web_environment
-from tests.waiting import PATIENCE, wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 
@@ -49,7 +49,7 @@ def web_server(
     }
     with log.open("wb") as file, subprocess.Popen(command, cwd=CHECKOUT, env=environment, stderr=file) as server:
         try:
-            wait_for(lambda: answers(port), "the shop to answer", timeout=3 * PATIENCE)
+            wait_for(lambda: answers(port), "the shop to answer", timeout=3 * WAIT_TIMEOUT)
             yield port, server
         finally:
             server.terminate()
