@@ -104,7 +104,7 @@ class SegmentedRedis(Segmented):
         self.counters().unload_segments(skus)
 
     def refresh(self, skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
-        # Lock no row of a sku without segments: customers of another strategy would wait for the row.
+        # Lock no row of a sku without segments: another strategy may sell it, and its orders would wait for the row.
         split = [sku for sku in skus if self.counters().segments(sku, self.segments)]
         return self._load(split, saved, make=False) if split else {}
 

@@ -60,7 +60,7 @@ class Waiter:
         self.listed = False
         """Whether the server may have this waiter in its list of waiters."""
         self.blocked = False
-        """Whether a pop may be blocked on the connection."""
+        """Whether a BLPOP was sent on the connection and its answer was not read yet."""
         self.grant: str | None = None
         """The grant that was popped. On exit, it is given back if it did not lead to a lease."""
         self.granted = False
@@ -119,7 +119,7 @@ class Waiter:
     def leave(self) -> str | None:
         """Stop waiting. Return a grant that was popped at the last moment, or None."""
         self.listed = False
-        # If the server cannot be reached, it drops this waiter once the waiter's time in the list is over.
+        # If this request does not reach the server, the waiter counts as dead there after at most two of its TTLs.
         with suppress(LockUnavailable, redis.RedisError):
             self._leave(self.blocked)
             return self._popped(GRACE) if self.blocked else None

@@ -1,4 +1,4 @@
-"""The admin page with the preflight checks of a sale, the settings and the servers."""
+"""The admin page that shows the preflight checks of a sale, of the settings and of the servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shop.preflight.finding import worst
 
 
 class PreflightAdmin(CheckedAdmin):
-    """The button “Preflight” on the page of a sale. It runs the preflight checks of the sale."""
+    """The button “Preflight” on the page of a sale. It runs the preflight checks of the sale and of the shop."""
 
     @unfold_action(description="Preflight", url_path="preflight", permissions=["view"], icon="checklist")
     def preflight(self, request: HttpRequest, object_id: str) -> HttpResponse:

@@ -69,7 +69,7 @@ def return_order(
 def receive_chargeback(
     reference: str, *, payment: str, amount: Decimal, currency: str | None = None, report: str | None = None
 ) -> ReceivedChargeback:
-    """Record that the provider took back the rest of a payment that the shop still has. A paid order is returned.
+    """Record that the provider took back all money of a payment that the shop had not refunded. Return a paid order.
 
     The chargeback replaces refunds of the payment that were due but not sent, because the customer has the money now.
 

@@ -29,7 +29,7 @@ ONE_OF_EACH_KIND = {
 }
 """A few flawed rungs that cover every invariant, every fault, and locks in Redis, Postgres and memory.
 
-Rungs whose clients are processes are missing: the tests of pages play them.
+Rungs whose clients are processes are left out: `test_schedules_on_processes` runs them.
 """
 
 

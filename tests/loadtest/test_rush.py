@@ -174,7 +174,7 @@ def test_a_rejected_order_is_counted(redis: Redis, left: int) -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_an_order_that_is_still_queued_is_not_missing(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a worker there is no verdict, because a sound strategy would be called broken."""
+    """While orders wait in the queue, there is no verdict. Otherwise a sound strategy would be called broken."""
     monkeypatch.setattr(outcome, "QUEUE_SECONDS", 0.0)
     offer, results = on_sale({"a": 1}, strategy="lua-queue"), Results()
     with results.attempt() as attempt:

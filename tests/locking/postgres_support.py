@@ -101,7 +101,7 @@ class PostgresTraces:
         )
 
     def locks(self, name: str, *, granted: bool) -> int:
-        """Return how many server locks the lock's connections hold or wait for."""
+        """Return how many locks of the server the connections of a lock hold, or wait for if not `granted`."""
         return int(
             self.one(
                 "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "

@@ -115,7 +115,7 @@ class TestExtend:
         assert lease.remaining() == 0.0
 
     def test_a_signal_handler_may_release_meanwhile(self, lease: Lease, clock: Clock, monkeypatch: Patch) -> None:
-        """A lease reads the clock while it holds its mutex, as a handler may run anywhere."""
+        """A signal handler may run while its thread holds the mutex. Here it runs when the lease reads the clock."""
         to_do = iter([lease.release])
 
         def interrupted() -> float:

@@ -122,10 +122,11 @@ class Shop(RuleBasedStateMachine):
             assert (replay.order.pk, replay.replayed) == (order, True)
 
     def accepted_again(self, customer: int, order: UUID, before: UUID | None) -> None:
-        """Check an order that was queued under a key that only Postgres knew.
+        """Check a second order under a key. It was queued, because Redis had lost the key of the first order.
 
         Args:
-            before: the first order under the key; None if its content differs.
+            before: the first order, if both have the same content: then it stands. None if the content differs: then
+                the second order is rejected.
         """
         save_queued()
         stands = find_order(order, customer=customer).order

@@ -208,7 +208,7 @@ def test_a_counter_of_a_sku_that_is_not_on_sale_is_removed(offer: OnSale, counte
 
 
 def test_split_stock_that_is_not_on_sale_is_joined() -> None:
-    """Split stock that is not on sale is merged, after a process died before it did so."""
+    """If a process dies before it merges split stock that is not on sale, reconciliation merges the stock."""
     on_sale({"a": 5}, strategy="guarded-update")
     Sale.objects.update(opens_at=timezone.now() - timezone.timedelta(hours=2), closes_at=timezone.now())
     StockItem.objects.update(on_hand=3, split_by="unit-rows")

@@ -243,7 +243,7 @@ def test_batches_of_the_same_customers_do_not_deadlock(make: Make) -> None:
 
 
 def place_two(make: Make) -> list[UUID]:
-    """Place two orders of the customer: one of `a` and `b`, one of two `a`."""
+    """Place two orders of the customer. The first has one unit each of `a` and `b`, the second has two units of `a`."""
     requests = [make(("a", 1), ("b", 1), limit=5), make(("a", 2), limit=5)]
     for request in requests:
         registry.get("lua").place(request, save)

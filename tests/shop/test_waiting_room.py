@@ -554,7 +554,7 @@ def test_a_look_of_a_late_customer_reads_no_list_of_others(redis: Redis) -> None
 
 ARRIVALS = 300
 KEPT_PER_ARRIVAL = 30
-"""Maximum growth in bytes per arrival. An object that is kept for each exceeds it: an int in a set takes 60."""
+"""Maximum growth in bytes per arrival. A process that keeps an object for each arrival exceeds it: an int takes 60."""
 
 
 def test_a_web_process_keeps_nothing_for_each_waiter() -> None:
