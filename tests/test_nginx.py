@@ -28,7 +28,7 @@ needs_nginx = pytest.mark.skipif(
     find_nginx() is None and not os.environ.get("CI"),
     reason="nginx is not installed; on Debian: apt-get install nginx-light",
 )
-pytestmark = needs_nginx
+pytestmark = [pytest.mark.slow, needs_nginx]
 
 
 @contextmanager

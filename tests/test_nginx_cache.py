@@ -18,10 +18,10 @@ import pytest
 from loadtest.local_proxy import replaced
 from shop.runtime import door
 from tests.http_server import serving
-from tests.test_nginx import CONFIGURATION, proxy, pytestmark
+from tests.test_nginx import CONFIGURATION, needs_nginx, proxy
 from tests.waiting import wait_for
 
-__all__ = ["pytestmark"]
+pytestmark = [pytest.mark.slow, needs_nginx]
 
 NOW = "/sales/tonight/now.json"
 SALE = "/sales/tonight/"

@@ -19,6 +19,8 @@ from shop.metrics.definitions import HistogramOf
 from tests.docs.pages import PAGES, leads_to, moved, plain
 from tests.test_compose import load
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 OBSERVE = ROOT / "observe"
 PROMTOOL = shutil.which("promtool")
@@ -61,7 +63,6 @@ def test_each_alert_fires_when_it_should_and_not_before(copied: Path) -> None:
     assert (tested.returncode, tested.stderr) == (0, ""), tested.stderr
 
 
-@pytest.mark.slow
 @needs_promtool
 def test_an_alert_that_never_or_always_fires_would_be_found(copied: Path) -> None:
     """Negative control: alerts changed to fire never or always fail the tests, so each alert has a test."""

@@ -156,11 +156,12 @@ def look_at_page(proxy: LocalProxy, sale: OnSale) -> dict[str, Any]:
 def goals(report: Mapping[str, Any]) -> dict[str, bool]:
     """Return each goal of this benchmark, with whether the report meets it."""
     cached = report["watching"]["cached"]
-    most = max(row["reached_shop_per_s"] for rows in cached.values() for row in rows)
+    # The document of a sale and its page in each language are separate entries of the cache: add them up.
+    most = sum(max(row["reached_shop_per_s"] for row in rows) for rows in cached.values())
     phone = report["paint"].get("phone on 4G", {})
     in_time = {IN_TIME: max(paint["largest"] for paint in phone.values()) <= MOST_TO_LARGEST_PAINT} if phone else {}
     return {
-        f"at most {MOST_TO_SHOP:g} requests a second reach the shop": most <= MOST_TO_SHOP,
+        f"at most {MOST_TO_SHOP:g} requests a second without a log-in reach the shop": most <= MOST_TO_SHOP,
         f"at most {MOST_BYTES:,} bytes": report["weight"]["bytes"] <= MOST_BYTES,
         "all confirmed orders are in the tables": report["conserved"],
         **in_time,

@@ -38,6 +38,8 @@ from tests.shop.conftest import order_body
 from tests.shop.web_server import CHECKOUT, ask, connect, received, web_server
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
+pytestmark = pytest.mark.slow
+
 on_postgres = pytest.mark.django_db(transaction=True)
 DRIP = b"POST /api/token/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n{"
 """The beginning of a request whose body is sent slowly."""
@@ -183,7 +185,6 @@ def test_paths_headers_and_files_arrive_as_they_were_sent(port: int) -> None:
     assert (status, part) == (206, page[10:20])
 
 
-@pytest.mark.slow
 @on_postgres
 def test_a_stopping_server_loses_no_request() -> None:
     """A stopping server answers the requests that it has accepted, and announces that it closes a connection."""
@@ -252,7 +253,6 @@ def test_a_server_that_is_told_to_stop_while_it_starts_stops() -> None:
         assert server.wait(timeout=limits.STOP / 2) == 0
 
 
-@pytest.mark.slow
 @on_postgres
 def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Process]) -> None:
     """500 clients that send a byte a second raise the CPU time per order by at most a tenth."""

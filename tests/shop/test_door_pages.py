@@ -17,6 +17,8 @@ from shop.api import problems
 from tests.browser import launch, needs_chromium
 from tests.shop.web_server import CHECKOUT, connect, received, web_server
 
+pytestmark = pytest.mark.slow
+
 PAGES = {int(file.stem): file for file in sorted((CHECKOUT / "shop/runtime/refusals").glob("*.html"))}
 """The pages by status."""
 CHROMIUM_ACCEPTS = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
@@ -139,7 +141,6 @@ def test_the_page_names_the_limit_of_a_form() -> None:
 
 
 @needs_chromium
-@pytest.mark.slow
 def test_a_phone_shows_the_page_without_scrolling_sideways(port: int, tmp_path: Path) -> None:
     """Chromium applies the style of each error page. The Content-Security-Policy of the response blocks nothing."""
     complaints: list[str] = []

@@ -5,20 +5,26 @@ from __future__ import annotations
 import ast
 import inspect
 import json
+import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
+from django.conf import settings as django_settings
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import QuerySet
-from django.test import Client
+from django.test import Client, override_settings
+from django_redis import get_redis_connection
 from redis import Redis
 
 from inventory.models import StockItem
@@ -28,9 +34,10 @@ from shop.models import Sale, SaleItem
 from shop.preflight import finding, run, sale_checks, server_checks, settings_checks
 from shop.preflight.finding import Finding
 from shop.sales import lifecycle
-from tests.docs.pages import PAGES, leads_to, moved, plain
+from tests.docs.pages import PAGES, exists, leads_to, moved, plain
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import Gone
+from tests.shop.test_admin import text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -53,7 +60,6 @@ def set_all(settings: Any, values: dict[str, Any]) -> None:
         ("https", {"HTTPS": False}, "red"),
         ("payments", {"PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False}, "red"),
         ("payments", {"PAYMENT_SECRET": "short"}, "red"),
-        ("payments", {"PAYMENT_PROVIDER": "no.such.Provider"}, "red"),
         ("payments", {"PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": True}, "warning"),
         ("payments", {"PAYMENT_PAGE": ""}, "warning"),
         ("mails", {"EMAIL_BACKEND": "django.core.mail.backends.console.EmailBackend"}, "warning"),
@@ -140,14 +146,25 @@ def test_the_certificate_of_redis_has_to_be_verified(settings: Any, address: str
     assert server_checks.redis_certificate().level == level
 
 
-def test_redis_has_to_be_a_primary_without_a_cluster(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+@contextmanager
+def redis_that_tells(**facts: Any) -> Iterator[None]:
+    """Let the checks ask a Redis that tells these facts about itself."""
+    real = get_redis_connection("default")
+    told = SimpleNamespace(
+        info=lambda *sections: real.info(*sections) | facts, time=real.time, config_get=real.config_get
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_checks, "get_redis_connection", lambda alias: told)
+        yield
+
+
+def test_redis_has_to_be_a_primary_without_a_cluster(redis: Redis) -> None:
     assert server_checks.redis_alone().level == "ok"
     for facts, word in (({"role": "slave"}, "replica"), ({"cluster_enabled": 1}, "cluster")):
-        other = Mock(info=Mock(return_value={**redis.info(), **facts}))
-        monkeypatch.setattr(server_checks, "get_redis_connection", Mock(return_value=other))
-        found = server_checks.redis_alone()
-        assert found.level == "red"
-        assert word in found.text
+        with redis_that_tells(**facts):
+            found = server_checks.redis_alone()
+            assert found.level == "red"
+            assert word in found.text
 
 
 def test_redis_has_to_keep_queued_orders(config: Callable[[str, str], None], settings: Any) -> None:
@@ -209,23 +226,24 @@ def test_a_sale_that_is_ready_is_green() -> None:
     assert set(levels(offer).values()) == set(levels(coming).values()) == {"ok"}
 
 
+RED_SALES: list[tuple[str, Callable[[OnSale], object]]] = [
+    ("Window", lambda offer: lifecycle.close(offer.sale)),
+    ("Window", lambda offer: lifecycle.pause(offer.sale)),
+    ("Stock", lambda offer: stock_of(offer).update(on_hand=0)),
+    ("Stock", lambda offer: SaleItem.objects.filter(sale=offer.sale).delete()),
+    ("Stock is loaded", lambda offer: Sale.objects.filter(pk=offer.sale).update(preheated_at=None)),
+    ("Stock is loaded", lambda offer: on_sale(dict.fromkeys(offer.products, 0), preheat=False)),
+    ("Strategy", lambda offer: Sale.objects.filter(pk=offer.sale).update(strategy="unknown")),
+    ("Audit", lambda offer: stock_of(offer).update(on_hand=0)),
+]
+"""A check, and a change that makes it red."""
+
+
 def stock_of(offer: OnSale) -> QuerySet[StockItem]:
     return StockItem.objects.filter(sku__in=offer.products)
 
 
-@pytest.mark.parametrize(
-    ("check", "change"),
-    [
-        ("Window", lambda offer: lifecycle.close(offer.sale)),
-        ("Window", lambda offer: lifecycle.pause(offer.sale)),
-        ("Stock", lambda offer: stock_of(offer).update(on_hand=0)),
-        ("Stock", lambda offer: SaleItem.objects.filter(sale=offer.sale).delete()),
-        ("Stock is loaded", lambda offer: Sale.objects.filter(pk=offer.sale).update(preheated_at=None)),
-        ("Stock is loaded", lambda offer: on_sale(dict.fromkeys(offer.products, 0), preheat=False)),
-        ("Strategy", lambda offer: Sale.objects.filter(pk=offer.sale).update(strategy="unknown")),
-        ("Audit", lambda offer: stock_of(offer).update(on_hand=0)),
-    ],
-)
+@pytest.mark.parametrize(("check", "change"), RED_SALES)
 def test_a_sale_that_will_not_work_is_red(check: str, change: Callable[[OnSale], object]) -> None:
     offer = on_sale({"a": 1})
     assert levels(offer)[check] == "ok"
@@ -243,10 +261,100 @@ def test_a_server_that_does_not_answer_is_red(redis_gone: Gone, postgres_gone: G
 MODULES = (settings_checks, server_checks, sale_checks, run)
 
 
-@pytest.mark.parametrize("module", MODULES[:3])
-def test_every_check_is_run(module: Any) -> None:
-    found = {each for name, each in inspect.getmembers(module, inspect.isfunction) if not name.startswith("_")}
-    assert {each for each in found if each.__module__ == module.__name__} == set(module.CHECKS)
+def lines_that_may_be_red() -> set[tuple[str, int]]:
+    """Return file name and line of each finding in the code whose level is red or computed."""
+    found = set()
+    for module in MODULES:
+        calls = [node for node in ast.walk(ast.parse(inspect.getsource(module))) if isinstance(node, ast.Call)]
+        for call in calls:
+            if isinstance(call.func, ast.Name) and call.func.id == "Finding":
+                level = call.args[1]
+                if not isinstance(level, ast.Constant) or level.value == "red":
+                    found.add((module.__name__, call.lineno))
+    return found
+
+
+@pytest.fixture
+def red(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, int], Finding]:
+    """The red findings of this test, by the file name and line that report them."""
+    found: dict[tuple[str, int], Finding] = {}
+
+    def recording(*args: Any) -> Finding:
+        frame, made = sys._getframe(1), Finding(*args)
+        if made.level == "red":
+            found[frame.f_globals["__name__"], frame.f_lineno] = made
+        return made
+
+    for module in MODULES:
+        monkeypatch.setattr(module, "Finding", recording)
+    return found
+
+
+def make_the_shop_red(
+    session: Callable[[str], None], config: Callable[[str, str], None], redis: Redis, redis_gone: Gone
+) -> None:
+    """Run the preflight of the shop once for each reason why it may be red."""
+    for changed in (
+        {"DEBUG": True, "HTTPS": False, "ALLOWED_HOSTS": ["*"], "PAYMENT_SECRET": "short", "WEB_PROCESSES": 1000},
+        {"ALLOWED_HOSTS": ["localhost"], "PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False},
+        {"PAYMENT_PROVIDER": "no.such.Provider", "REDIS_LOCATION": "rediss://redis:6379/0"},
+    ):
+        with override_settings(**{**GREEN, **changed}):
+            run.of_shop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=100, free=1))
+        patch.setattr(server_checks, "time", SimpleNamespace(time=lambda: time.time() + 60))
+        patch.setattr(MigrationExecutor, "migration_plan", lambda self, targets: ["one is missing"])
+        run.of_shop()
+    for change in ("synchronous_commit = off", "default_transaction_read_only = on"):
+        session(f"SET {change}")
+        run.of_shop()
+        session("RESET ALL")
+    for facts in ({"role": "slave"}, {"cluster_enabled": 1}):
+        with redis_that_tells(**facts):
+            run.of_shop()
+    offer = on_sale({"queued": 1}, strategy="lua-queue", preheat=False)
+    used: int = redis.info("memory")["used_memory"]  # type: ignore[index]
+    config("maxmemory-policy", "allkeys-lru")
+    config("maxmemory", str(int(used * 1.1)))
+    run.of_shop()
+    run.of_sale(Sale.objects.get(pk=offer.sale))
+    config("maxmemory", "0")
+    config("maxmemory-policy", "noeviction")
+    with redis_gone():
+        run.of_shop()
+
+
+def make_a_sale_red() -> None:
+    """Run the preflight of a new sale once for each reason why it may be red."""
+    for number, (_, change) in enumerate(RED_SALES):
+        offer = on_sale({f"sku-{number}": 1})
+        change(offer)
+        run.of_sale(Sale.objects.get(pk=offer.sale))
+
+
+def test_each_red_line_is_reached_and_shown(
+    red: dict[tuple[str, int], Finding],
+    session: Callable[[str], None],
+    config: Callable[[str, str], None],
+    redis: Redis,
+    redis_gone: Gone,
+    postgres_gone: Gone,
+    staff: Callable[..., Client],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_the_shop_red(session, config, redis, redis_gone)
+    make_a_sale_red()
+    with postgres_gone():
+        run.of_shop()
+    assert red.keys() == lines_that_may_be_red()
+    monkeypatch.setattr(run, "of_shop", lambda: list(red.values()))
+    offer = on_sale({"shown": 1})
+    page = staff("view_sale").get(f"/admin/shop/sale/{offer.sale}/preflight/").text
+    shown = [text(entry) for entry in re.findall(r"<li[^>]*>(.*?)</li>", page, re.DOTALL)]
+    for each in red.values():
+        line = f"red {each.check} {' '.join(each.text.split())} {each.link}"
+        assert shown.count(line) == 1, line
 
 
 BEFORE = ast.Constant(finding.BEFORE)
@@ -278,12 +386,21 @@ def test_the_section_of_each_finding_has_its_advice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "others"), [("Set `DEBUG=0` and restart.", "Unset `DEBUG`."), ("stop all but one.", "stop all others.")]
+    ("words", "others"),
+    [("Set `DEBUG=0` and restart.", "Unset `DEBUG`."), ("stop all but one.", "stop all others.")],
 )
 def test_advice_that_the_section_does_not_give_is_found(words: str, others: str) -> None:
     """Negative control: other words, and the same words in another section."""
     (advice,) = advice_elsewhere(moved(words, others))
     assert plain(advice) == plain(words)
+
+
+def test_every_link_leads_to_a_section() -> None:
+    sources = Path(django_settings.BASE_DIR, "shop").rglob("*.py")
+    code = "".join(file.read_text() for file in sources if file.parent.name == "preflight")
+    named = {*re.findall(r'"([a-z-]+\.md#[a-z-]+)"', code), finding.BEFORE}
+    assert [address for address in named if not exists(address)] == []
+    assert len(named) > 5
 
 
 def test_the_command_prints_the_checks(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,6 +409,8 @@ def test_the_command_prints_the_checks(capsys: pytest.CaptureFixture[str]) -> No
         call_command("preflight", str(offer.sale))
     printed = capsys.readouterr().out
     assert "No worker is alive" in " ".join(printed.split())
+    with pytest.raises(CommandError, match="There is no sale nowhere"):
+        call_command("preflight", "nowhere")
 
 
 def test_the_command_prints_json_and_ends_with_0_when_nothing_is_red(
@@ -320,18 +439,23 @@ def test_a_sale_is_found_by_its_number_and_by_a_slug_of_digits() -> None:
 @pytest.mark.parametrize("wanted", ["none", "2147483647", "9" * 30])
 def test_a_sale_that_does_not_exist_is_said_so(wanted: str) -> None:
     with pytest.raises(CommandError, match=f"There is no sale {wanted}") as error:
-        call_command("preflight", wanted)
+        find(wanted)
     assert error.value.returncode == 2
 
 
-@pytest.mark.parametrize("address", ["", "https://git.example/shop"])
-def test_the_page_of_a_sale_leads_to_its_checks(staff: Callable[..., Client], settings: Any, address: str) -> None:
-    settings.REPOSITORY_URL = address
+def test_the_page_of_a_sale_leads_to_its_checks(staff: Callable[..., Client]) -> None:
     offer = on_sale({"a": 1})
     operator = staff("view_sale")
     link = f"/admin/shop/sale/{offer.sale}/"
     assert f"{link}preflight" in operator.get(f"{link}change/").text
     page = operator.get(f"{link}preflight/").text
     assert ("Not ready" in page, "No worker is alive" in page, "docs/deployment.md#start" in page) == (True, True, True)
-    assert (f'href="{address}/blob/main/docs/deployment.md#start"' in page) is bool(address)
     assert staff("view_order").get(f"{link}preflight/").status_code == 403
+
+
+@pytest.mark.parametrize("address", ["", "https://git.example/shop"])
+def test_a_finding_leads_to_its_section(staff: Callable[..., Client], settings: Any, address: str) -> None:
+    settings.REPOSITORY_URL = address
+    page = staff("view_sale").get(f"/admin/shop/sale/{on_sale({'a': 1}).sale}/preflight/").text
+    assert "docs/deployment.md#start" in page
+    assert (f'href="{address}/blob/main/docs/deployment.md#start"' in page) is bool(address)

@@ -14,7 +14,7 @@ from tests.shop.endless_stream import PATH
 from tests.shop.web_server import connect, web_server
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 REQUEST = f"GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 ENDLESS = "tests.shop.endless_stream:application"
@@ -51,9 +51,7 @@ def port(django_db_setup: None) -> Iterator[int]:
         yield port
 
 
-@pytest.mark.parametrize(
-    "leave", [socket.socket.close, reset, half_close, pytest.param(stop_reading, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("leave", [socket.socket.close, reset, half_close, stop_reading])
 def test_a_process_sends_few_responses_in_pieces(port: int, leave: Callable[[socket.socket], None]) -> None:
     for _ in range(2):  # In the second round, all places are free again.
         first = [wait_for(partial(begin, port), "a free place") for _ in range(limits.STREAMS)]
@@ -62,7 +60,6 @@ def test_a_process_sends_few_responses_in_pieces(port: int, leave: Callable[[soc
             leave(client)
 
 
-@pytest.mark.slow
 def test_without_the_limit_a_process_sends_many() -> None:
     """Negative control."""
     with web_server(application=ENDLESS, NO_LIMIT="1") as (port, _):

@@ -19,7 +19,7 @@ from tests.shop.conftest import order_body
 from tests.shop.web_server import CHECKOUT, ask, web_server
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,6 @@ def test_a_row_locked_for_long_is_503(port: int) -> None:
     assert (status, kind, problem["type"]) == (503, "application/problem+json", "/api/problems/unavailable/")
 
 
-@pytest.mark.slow
 def test_loaded_objects_are_not_collected() -> None:
     """Garbage collection skips objects that are loaded at the start, because a full one would stall requests."""
     count = "import gc, shop.runtime.wsgi; before = gc.get_freeze_count(); gc.collect(); "
