@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -273,8 +272,8 @@ def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Pro
 
     def burst() -> float:
         before = cpu_seconds(process)
-        with ThreadPoolExecutor(8) as clients:
-            list(clients.map(orders, [125] * 8))
+        # One client, because with several clients chance decides how large batches are, and so what an order costs.
+        orders(400)
         return cpu_seconds(process) - before
 
     tokens = [access_token(new_customer()) for _ in range(1000)]
@@ -284,7 +283,7 @@ def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Pro
         alone.append(burst())
         with slow_clients(port, 500):
             beside.append(burst())
-    # Compare the least of each. Other load on the machine and small batches of orders add CPU time, and by chance.
+    # Compare the least of each, because other load on the machine only adds CPU time.
     assert min(beside) <= 1.1 * min(alone)
 
 
