@@ -65,7 +65,7 @@ class FewerLeft(OrderError):
 
 
 def shortage_for_customer(shortage: SoldOut, stock_shown: str) -> SoldOut | FewerLeft:
-    """Return the error for a customer who wants more units than are left. It reveals no more than the sale shows.
+    """Return the error for an order of more units than are left. It reveals no more than the sale shows.
 
     Without this, an order for too many units would reveal the number of units left, although it buys nothing. If no
     unit is left, the error says so, because every sale shows that it is sold out.

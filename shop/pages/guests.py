@@ -65,7 +65,7 @@ def is_guest(request: HttpRequest) -> bool:
 
 
 def no_guests() -> PageRefused:
-    """Return the refusal for a guest who wants to buy in a sale that does not allow guests."""
+    """Return the refusal of a guest's order in a sale without guest checkout."""
     message = _("This sale is not open to guests. Make an account to buy here: your orders stay with you.")
     return PageRefused(403, message, link=reverse("account_guest"), label=_("Make an account"))
 

@@ -32,7 +32,7 @@ SCRIPT = (Path(__file__).parent / "lua" / "stand.lua").read_text(encoding="utf-8
 EVEN_IF_FULL = "#!lua flags=allow-oom\n"
 """First line of the script for a call that gives no place: the script may write even if Redis has no memory left.
 
-So the turn of a customer who has a place can still begin. Each turn takes up to `TURN_BYTES` of memory.
+So a turn can still begin for each customer in the line. Each turn takes up to `TURN_BYTES` of memory.
 """
 PLACE_BYTES, TURN_BYTES = 120, 80
 """Maximum bytes of a place in Redis, and maximum bytes of a turn in addition to its place.

@@ -31,7 +31,7 @@ GOALS: dict[Invariant, str] = {
     "no false refusal": gettext_noop("Get a customer told “sold out” while enough units are left."),
     "once": gettext_noop("Make one purchase count twice, or not at all."),
 }
-"""The task of a visitor who wants to break this invariant of a rung."""
+"""The task of a visitor, by the invariant that the visitor tries to break."""
 ANY_GOAL = gettext_noop(
     "Break it in any way: two clients in the critical section, figures that disagree, or a client that cannot enter."
 )

@@ -5,7 +5,7 @@ import { page } from "./page.js";
 
 // The value of the cookie `login`, which differs for each customer; undefined without a log-in. See login_hint.py.
 const hint = () => /(?:^|; )login=([^;]+)/.exec(document.cookie)?.[1];
-const NOBODY = { status: 200, body: { access: null } }; // the shop's response to a visitor who is not logged in
+const NOBODY = { status: 200, body: { access: null } }; // the shop's response to a visitor without a log-in
 
 class Visit {
   sale; // the latest figures, from now.json
