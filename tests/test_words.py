@@ -27,12 +27,10 @@ TWICE = {
     "ProcessLock",
     "ThreadLock",
     "Watchdog",
-    # A protocol of the explorer, and the class of the lab that implements it.
+    # Protocols of the explorer, and the classes of the lab that implement them.
     "Experiment",
-    # As `Experiment`; the shop's clock is another thing, and a rename would put the comparison out of date.
-    "Clock",
-    # A rename would put the stored results of many rungs and of the comparison of locks out of date.
-    "Cluster",
+    "VirtualClock",
+    # A rename would put the stored results of all comparisons out of date.
     "Refusal",
 }
 """Names that more than one class may have."""

@@ -23,11 +23,11 @@ class CounterChecker(Checker):
 
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         sold = sum(answer == SOLD for answer in answers.values())
-        gone = UNITS - int(self.sandbox.redis.get(STOCK))
-        # A crashed client may or may not have sold a unit, so `gone` may be larger than `sold`.
+        left = int(self.sandbox.redis.get(STOCK))
+        # A crashed client may or may not have taken a unit, so more units may be taken than sales confirmed.
         violations: list[Violation] = []
-        if not sold <= gone <= sold + len(self.history.crashed):
-            violations.append(("conserved", f"{sold} clients were told sold, but {gone} of {UNITS} units are gone."))
+        if not sold <= UNITS - left <= sold + len(self.history.crashed):
+            violations.append(("conserved", f"{sold} sales were confirmed, but the stock fell from {UNITS} to {left}."))
         return [*violations, *self.unserved(answers)]
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
@@ -37,7 +37,7 @@ class CounterChecker(Checker):
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
         sold = sum(answer == SOLD for answer in answers.values())
-        return {"received": UNITS, "left": int(self.sandbox.redis.get(STOCK)), "told yes": sold}
+        return {"received": UNITS, "left": int(self.sandbox.redis.get(STOCK)), "confirmed": sold}
 
 
 class FenceChecker(CounterChecker):

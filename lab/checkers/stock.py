@@ -82,10 +82,10 @@ class StockChecker(Checker):
         for name, answer in answers.items():
             wanted = self.quantities[name]
             if answer == SOLD_OUT and law.on_hand >= wanted:
-                text = f"{name} wanted {wanted} and was told sold out, but {law.on_hand} are left."
+                text = f"{name} wanted {wanted} and was refused as sold out. Units left: {law.on_hand}."
                 yield "no false refusal", text
             if answer in (SOLD, QUEUED) and not orders[self.keys[name]]:
-                yield "once", f"{name} was told {answer} but has no order."
+                yield "once", f'{name} got the answer "{answer}", but has no order.'
             if answer.startswith(REFUSED) and (self.records.repairs or not self.history.crashed):
                 error = answer.removeprefix(REFUSED)
                 yield "progress", f"{name} is refused ({error}) even when no other client is active."
@@ -97,18 +97,17 @@ class StockChecker(Checker):
 
 
 class PromiseChecker(StockChecker):
-    """Also checks that no more clients were told "sold" than there were units. Needed if servers may lose orders."""
+    """Also checks that no more sales were confirmed than there were units. Needed if servers may lose orders."""
 
     def _violations(self, answers: Mapping[str, str]) -> Iterator[Violation]:
-        law, told = self.records.figures(), self._told_yes(answers)
-        if told > law.received:
-            gone = law.received - law.on_hand
-            text = f"{told} clients were told sold, but {gone} of {law.received} units are gone."
+        law, confirmed = self.records.figures(), self._confirmed(answers)
+        if confirmed > law.received:
+            text = f"{confirmed} sales were confirmed, but the stock fell from {law.received} to {law.on_hand}."
             yield "conserved", text
         yield from super()._violations(answers)
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:
-        return {**super().ledger(answers), "told yes": self._told_yes(answers)}
+        return {**super().ledger(answers), "confirmed": self._confirmed(answers)}
 
-    def _told_yes(self, answers: Mapping[str, str]) -> int:
+    def _confirmed(self, answers: Mapping[str, str]) -> int:
         return sum(answer == SOLD for answer in answers.values())

@@ -20,7 +20,7 @@ from lab.claims.gate import Gate
 from lab.explorer.actor import Actor
 from lab.explorer.scheduler import BEFORE_EXPIRY, EXPIRY_MARGIN, MAX_PASSES
 from lab.explorer.terms import FAULTS_OF_AN_ACTOR, Fault, Violation
-from lab.sandbox.clock import TTL, Clock
+from lab.sandbox.clock import TTL, VirtualClock
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.experiment import Experiment
 from lab.workloads.registry import faults_of
@@ -36,7 +36,7 @@ LIMIT = 30.0
 """Maximum duration of an attempt in seconds."""
 
 
-class RunningClock(Clock):
+class RunningClock(VirtualClock):
     """A clock that runs by itself, in monotonic seconds, and can be set forward."""
 
     def __init__(self) -> None:

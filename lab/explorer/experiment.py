@@ -10,7 +10,7 @@ from lab.explorer.history import History
 from lab.explorer.terms import Fault, Job, Violation
 
 
-class Clock(Protocol):
+class VirtualClock(Protocol):
     """The clock of a schedule, in monotonic seconds."""
 
     now: float
@@ -30,7 +30,7 @@ class Environment(Protocol):
     """The servers in which actors take their steps."""
 
     @property
-    def clock(self) -> Clock: ...
+    def clock(self) -> VirtualClock: ...
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass on the schedule's clock and in the TTLs of the servers."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 from lab.explorer.history import History
 from lab.explorer.terms import Fault
 from lab.faults.leases import EtcdFaults, LeaseFaults, LockServerFaults
-from lab.sandbox.clusters import Cluster
 from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.server_groups import ServerGroup
 
 OF_A_SERVER: tuple[Fault, ...] = ("restart", "failover", "clock jump")
 
 
-class ClusterFaults(LeaseFaults):
+class ServerGroupFaults(LeaseFaults):
     """Faults of leases, and at most one fault of a server in a cluster per run.
 
     Args:
-        cluster: the servers of the lock.
+        group: the servers of the lock.
     """
 
-    def __init__(self, sandbox: Sandbox, history: History, cluster: Cluster) -> None:
+    def __init__(self, sandbox: Sandbox, history: History, group: ServerGroup) -> None:
         super().__init__(sandbox, history)
-        self.cluster = cluster
+        self.group = group
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
         """Return whether a fault can happen now. See `LeaseFaults.offers`."""
@@ -33,16 +33,16 @@ class ClusterFaults(LeaseFaults):
         if fault in OF_A_SERVER:
             self.history.faults += 1
             self.history.server_faults += 1
-            self.cluster.strike(fault)
+            self.group.strike(fault)
         else:
             super().inject(fault, actor)
 
 
-class ZooKeeperQuorumFaults(ClusterFaults, LockServerFaults):
+class ZooKeeperQuorumFaults(ServerGroupFaults, LockServerFaults):
     """Faults of locks on ZooKeeper, and at most one fault of a server."""
 
 
-class EtcdQuorumFaults(ClusterFaults, EtcdFaults):
+class EtcdQuorumFaults(ServerGroupFaults, EtcdFaults):
     """Faults of locks on etcd, and at most one fault of a server."""
 
 

@@ -8,7 +8,7 @@ RENEWAL_INTERVAL = 0.35 * TTL
 """Seconds on the schedule's clock after which a watchdog has to renew a lease."""
 
 
-class Clock:
+class VirtualClock:
     """Monotonic seconds that pass only when the schedule says so."""
 
     def __init__(self) -> None:

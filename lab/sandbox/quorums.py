@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.explorer.terms import Fault
-from lab.sandbox.clusters import Cluster
 from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.server_groups import ServerGroup
 from servers import cluster
 from servers.folder import RunFolder
 
@@ -39,7 +39,7 @@ class RunningServer:
         shutil.rmtree(self._outer, ignore_errors=True)
 
 
-class Quorum(Cluster):
+class Quorum(ServerGroup):
     """A leader and two followers. When the leader is lost, one follower has not received the last writes.
 
     The servers stay alive from one run to the next. After a failover, the killed server is started again.

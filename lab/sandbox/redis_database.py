@@ -34,7 +34,7 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
 end
 return next
 """
-MARK = "lab:stage"
+MARK = "lab:sandbox"
 """The key that marks a Redis database as a sandbox's database. Its value names the sandbox's Postgres database."""
 EMPTY = """
 -- KEYS: the mark. ARGV: its value. Empties the database except for the mark, and returns 0. When there are keys but

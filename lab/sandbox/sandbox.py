@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 
 from lab.explorer.actor import Actor
 from lab.sandbox import hooks
-from lab.sandbox.clock import Clock
+from lab.sandbox.clock import VirtualClock
 from lab.sandbox.connections import ActorConnections, address, backends_of
 from lab.sandbox.local_waits import waits_for_a_thread
 from lab.sandbox.redis_database import CONNECT_TIMEOUT, NotOurs, RedisDatabase
@@ -77,7 +77,7 @@ class Sandbox:
         self.database = dict(database)
         self._redis = RedisDatabase(redis_url)
         self.redis: Any = self._redis.client
-        self.clock = Clock()
+        self.clock = VirtualClock()
         self.nodes: dict[str, redis.Redis] = {}
         self.leases: LeaseServer | None = None
         self.local_waits = True

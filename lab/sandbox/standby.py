@@ -13,10 +13,10 @@ from django.db import connection
 from lab.explorer.actor import Actor
 from lab.explorer.terms import Fault
 from lab.models import RungOrder, RungStock
-from lab.sandbox.clusters import Cluster
 from lab.sandbox.connections import backends_of
 from lab.sandbox.quorums import RunningServer
 from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.server_groups import ServerGroup
 from servers.postgres import DATABASE, PORT, USER, Postgres
 from servers.standby import Standby
 
@@ -162,7 +162,7 @@ class StandbySandbox(Sandbox):
                 self._observer.close()
 
 
-class StandbyCluster(Cluster):
+class StandbyGroup(ServerGroup):
     """The two Postgres servers of a sandbox. A fault makes them lose the primary.
 
     Args:

@@ -102,14 +102,14 @@ def of_statement(sql: str) -> PendingStep:
     reads = words.startswith("SELECT") and not EFFECTS.search(words)
     touched = frozenset[str]() if quiet else frozenset({POSTGRES})
     return PendingStep(
-        short(text),
+        for_people(text),
         "postgres",
         reads=touched if reads else frozenset(),
         writes=frozenset() if reads else touched,
     )
 
 
-def short(sql: str) -> str:
+def for_people(sql: str) -> str:
     """Return an SQL statement for people: without quotes, and without the table name before each column."""
     plain = sql.replace('"', "")
     for table in set(re.findall(r"\b((?:lab|inventory|shop|lock)_\w+)\.", plain)):

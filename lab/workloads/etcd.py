@@ -63,22 +63,22 @@ class EtcdQuorumWorkload(EtcdWorkload):
     The clients use a follower, so they do not lose their server when the leader is lost.
 
     Args:
-        cluster: the servers.
+        group: the servers.
     """
 
     def __init__(
-        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: Quorum
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, group: Quorum
     ) -> None:
         super().__init__(entry, sandbox, names, history)
-        self.cluster = cluster
+        self.group = group
 
     def clean_up(self) -> None:
-        self.cluster.end()
+        self.group.end()
         super().clean_up()
 
     def server(self) -> Etcd:
-        self.cluster.begin()
-        server: Etcd = self.cluster.up_to_date
+        self.group.begin()
+        server: Etcd = self.group.up_to_date
         return server
 
 

@@ -109,7 +109,7 @@ class RedisLockWorkload(LockWorkload):
                 lease.release()
                 return answers
             self.sandbox.pass_time(1.01 * LATE_TTL)
-        return {**answers, LATE: "the lock is refused although all others are gone"}
+        return {**answers, LATE: "the lock is refused, although no other client holds or asks for it"}
 
 
 class FenceWorkload(RedisLockWorkload):

@@ -16,9 +16,9 @@ from lab.explorer.history import History
 from lab.explorer.terms import Job, PendingStep
 from lab.ladder.catalogue import LadderEntry
 from lab.sandbox.clock import TTL
-from lab.sandbox.clusters import Cluster, RedlockNodes
 from lab.sandbox.redis_database import stepping_client
 from lab.sandbox.sandbox import Sandbox
+from lab.sandbox.server_groups import RedlockNodes, ServerGroup
 from lab.sandbox.stand_ins import StandIns
 from lab.workloads.base import sleep
 from lab.workloads.lock import LockWorkload
@@ -44,48 +44,48 @@ class PrimaryWorkload(LockWorkload):
     """Clients of a lock on a primary whose replica lags behind.
 
     Args:
-        cluster: the primary and its replica.
+        group: the primary and its replica.
     """
 
     interchangeable = False
 
     def __init__(
-        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: Cluster
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, group: ServerGroup
     ) -> None:
         super().__init__(entry, sandbox, names, history)
-        self.cluster = cluster
+        self.group = group
 
     def prepare(self) -> Mapping[str, Job]:
-        self.cluster.begin()
+        self.group.begin()
         return super().prepare()
 
     def clean_up(self) -> None:
-        self.cluster.end()
+        self.group.end()
 
     def make_lock(self, client: Any) -> Lock:
-        return super().make_lock(stepping_client(self.cluster.url("primary")))
+        return super().make_lock(stepping_client(self.group.url("primary")))
 
 
 class RedisLockOnPrimaryWorkload(PrimaryWorkload):
     """Clients of a `RedisLock` on a primary whose replica lags behind."""
 
     def make_lock(self, client: Any) -> Lock:
-        return RedisLock(stepping_client(self.cluster.url("primary")), "stock", ttl=TTL, clock=self.sandbox.clock)
+        return RedisLock(stepping_client(self.group.url("primary")), "stock", ttl=TTL, clock=self.sandbox.clock)
 
 
 class RedlockWorkload(PrimaryWorkload):
     """Clients of a lock on five nodes. One step is a ballot: the requests to all nodes together.
 
     Args:
-        cluster: the nodes.
+        group: the nodes.
     """
 
-    cluster: RedlockNodes
+    group: RedlockNodes
 
     def __init__(
-        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: RedlockNodes
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, group: RedlockNodes
     ) -> None:
-        super().__init__(entry, sandbox, names, history, cluster)
+        super().__init__(entry, sandbox, names, history, group)
 
     def prepare(self) -> Mapping[str, Job]:
         jobs = super().prepare()
@@ -98,7 +98,7 @@ class RedlockWorkload(PrimaryWorkload):
 
     def make_lock(self, client: Any) -> Lock:
         # Other clients wait for the scheduler before each command. Here, a ballot over all nodes is one step.
-        clients = [_client(self.cluster.url(str(number))) for number in range(1, 6)]
+        clients = [_client(self.group.url(str(number))) for number in range(1, 6)]
         for one in clients[:3]:
             node_of(one.connection_pool).open(NODE_TIMEOUT).result(NODE_TIMEOUT)
         clock = self.sandbox.clock
@@ -106,7 +106,7 @@ class RedlockWorkload(PrimaryWorkload):
 
     def _come_back(self) -> str:
         stop_before(PendingStep("two nodes can be reached again", "process", writes=frozenset({VOTED})))
-        self.cluster.reconnect_minority()
+        self.group.reconnect_minority()
         return BACK
 
 

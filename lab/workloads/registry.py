@@ -13,12 +13,12 @@ from lab.checkers.stock import PromiseChecker, StockChecker
 from lab.explorer.history import ChainHistory, History
 from lab.explorer.terms import Fault
 from lab.faults.leases import ClockJumpFaults, EtcdFaults, LeaseFaults, LockServerFaults
-from lab.faults.servers import ClusterFaults, EtcdQuorumFaults, RestartFaults, ZooKeeperQuorumFaults
+from lab.faults.servers import EtcdQuorumFaults, RestartFaults, ServerGroupFaults, ZooKeeperQuorumFaults
 from lab.ladder.catalogue import LadderEntry
-from lab.sandbox.clusters import RedlockNodes, ReplicatedPrimary
 from lab.sandbox.quorums import Quorum
 from lab.sandbox.sandbox import Sandbox
-from lab.sandbox.standby import STANDBY, StandbyCluster, StandbySandbox
+from lab.sandbox.server_groups import RedlockNodes, ReplicatedPrimary
+from lab.sandbox.standby import STANDBY, StandbyGroup, StandbySandbox
 from lab.workloads.base import NAMES
 from lab.workloads.etcd import EtcdQuorumWorkload, EtcdWorkload
 from lab.workloads.experiment import Experiment
@@ -75,10 +75,10 @@ def _chain(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experi
 
 def _primary(workload: type[PrimaryWorkload]) -> Builder:
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
-        history, cluster = History(), ReplicatedPrimary(sandbox)
+        history, group = History(), ReplicatedPrimary(sandbox)
         return Experiment(
-            workload(entry, sandbox, names, history, cluster),
-            ClusterFaults(sandbox, history, cluster),
+            workload(entry, sandbox, names, history, group),
+            ServerGroupFaults(sandbox, history, group),
             CounterChecker(sandbox, history),
         )
 
@@ -87,10 +87,10 @@ def _primary(workload: type[PrimaryWorkload]) -> Builder:
 
 def _redlock(**options: Any) -> Builder:
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
-        history, cluster = History(), RedlockNodes(sandbox, **options)
+        history, group = History(), RedlockNodes(sandbox, **options)
         return Experiment(
-            RedlockWorkload(entry, sandbox, names, history, cluster),
-            ClusterFaults(sandbox, history, cluster),
+            RedlockWorkload(entry, sandbox, names, history, group),
+            ServerGroupFaults(sandbox, history, group),
             QuorumChecker(sandbox, history),
         )
 
@@ -99,7 +99,7 @@ def _redlock(**options: Any) -> Builder:
 
 def _quorum(
     workload: type[ZooKeeperQuorumWorkload] | type[EtcdQuorumWorkload],
-    faults: type[ClusterFaults],
+    faults: type[ServerGroupFaults],
     servers: Callable[[Path], cluster.Cluster[Any]],
 ) -> Builder:
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
@@ -142,7 +142,7 @@ def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[Sto
 
 def _standby(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
     servers: StandbySandbox = sandbox.resource("standby", lambda: StandbySandbox(sandbox))
-    history, cluster = History(holders_known=False), StandbyCluster(servers)
+    history, group = History(holders_known=False), StandbyGroup(servers)
     seller = RungSeller(entry, LAST_UNIT.units, history)
     checker = PromiseChecker(
         servers,
@@ -153,7 +153,7 @@ def _standby(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Expe
         same_request=LAST_UNIT.same_request,
     )
     return Experiment(
-        StandbyWorkload(entry, names, history, seller, cluster), ClusterFaults(servers, history, cluster), checker
+        StandbyWorkload(entry, names, history, seller, group), ServerGroupFaults(servers, history, group), checker
     )
 
 

@@ -12,7 +12,7 @@ from lab.explorer.actor import stop_before
 from lab.explorer.history import History
 from lab.explorer.terms import POSTGRES, Job, PendingStep
 from lab.ladder.catalogue import LadderEntry
-from lab.sandbox.standby import STANDBY, StandbyCluster
+from lab.sandbox.standby import STANDBY, StandbyGroup
 from lab.workloads.sellers import Seller
 from lab.workloads.stock import LAST_UNIT, StockWorkload
 
@@ -23,23 +23,23 @@ class StandbyWorkload(StockWorkload):
     """Each client places one order. The standby has the stock, but receives no later writes until its own step.
 
     Args:
-        cluster: the two servers.
+        group: the two servers.
     """
 
     def __init__(
-        self, entry: LadderEntry, names: Sequence[str], history: History, seller: Seller, cluster: StandbyCluster
+        self, entry: LadderEntry, names: Sequence[str], history: History, seller: Seller, group: StandbyGroup
     ) -> None:
-        super().__init__(entry, cluster.sandbox, names, history, seller, LAST_UNIT)
-        self.cluster = cluster
+        super().__init__(entry, group.sandbox, names, history, seller, LAST_UNIT)
+        self.group = group
 
     def prepare(self) -> Mapping[str, Job]:
-        self.cluster.begin()
+        self.group.begin()
         jobs = super().prepare()
-        self.cluster.fall_behind()
+        self.group.fall_behind()
         return {**jobs, STANDBY: self._receive}
 
     def clean_up(self) -> None:
-        self.cluster.end()
+        self.group.end()
 
     def _order(self, name: str) -> str:
         try:
@@ -50,5 +50,5 @@ class StandbyWorkload(StockWorkload):
     def _receive(self) -> str:
         does = "the standby receives what the primary has written"
         stop_before(PendingStep(does, "process", writes=frozenset({POSTGRES})))
-        self.cluster.catch_up()
+        self.group.catch_up()
         return UP_TO_DATE

@@ -73,28 +73,28 @@ class ZooKeeperQuorumWorkload(ZooKeeperWorkload):
     """The clients of `ZooKeeperWorkload`, on three servers. When a server is lost, its sessions move to another server.
 
     Args:
-        cluster: the servers.
+        group: the servers.
     """
 
     def __init__(
-        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, cluster: Quorum
+        self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History, group: Quorum
     ) -> None:
         super().__init__(entry, sandbox, names, history)
-        self.cluster = cluster
+        self.group = group
 
     def prepare(self) -> Mapping[str, Job]:
         jobs = super().prepare()
         self.sessions.reconnect()
-        self.cluster.after_failover = self.sessions.reconnect
+        self.group.after_failover = self.sessions.reconnect
         return jobs
 
     def clean_up(self) -> None:
-        self.cluster.end()
+        self.group.end()
         super().clean_up()
 
     def hosts(self) -> str:
-        self.cluster.begin()
-        return ",".join(member.hosts for member in self.cluster.servers.members)
+        self.group.begin()
+        return ",".join(member.hosts for member in self.group.servers.members)
 
 
 class _Sessions:

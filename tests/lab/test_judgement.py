@@ -58,10 +58,10 @@ class KnowsOneSegment(SegmentedLock):
 @pytest.mark.parametrize(
     ("slug", "flawed", "why"),
     [
-        ("guarded-update", SellsNothing, "was told sold but has no order"),
+        ("guarded-update", SellsNothing, 'got the answer "sold", but has no order'),
         ("row-lock", AlwaysBusy, "is refused (StockBusy)"),
-        ("segmented-lock", KnowsOneSegment, "was told sold out, but 1 are left"),
-        ("lua-queue", DropsOrders, "was told queued but has no order"),
+        ("segmented-lock", KnowsOneSegment, "was refused as sold out. Units left: 1."),
+        ("lua-queue", DropsOrders, 'got the answer "queued", but has no order'),
     ],
 )
 def test_a_wrong_answer_is_found(
@@ -90,7 +90,7 @@ def test_a_group_that_is_not_saved_is_found(sandbox: Sandbox, monkeypatch: pytes
         return original(requests, save) if len(requests) == 1 else {}
 
     monkeypatch.setattr(bulk, "commit", commit)
-    assert_found("group-commit", sandbox, "was told sold but has no order")
+    assert_found("group-commit", sandbox, 'got the answer "sold", but has no order')
 
 
 def test_sold_out_while_another_buyer_may_fail_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_sold_out_while_another_buyer_may_fail_is_found(sandbox: Sandbox, monkey
             raise SoldOut(item.sku, wanted=item.quantity, left=0) from None
 
     monkeypatch.setattr(unit_rows, "take_unlocked", take_unlocked)
-    assert_found("unit-rows", sandbox, "was told sold out, but 1 are left")
+    assert_found("unit-rows", sandbox, "was refused as sold out. Units left: 1.")
 
 
 @pytest.mark.parametrize("slug", ["renewal", "woken"])

@@ -250,7 +250,7 @@ def test_only_the_goal_is_judged(client: Client) -> None:
     assert "All clients are done" in done
     assert "Not broken: “conserved” holds. But “one holder” does not: A and B are inside" in done
     assert WON in broken
-    assert "Broken invariant: conserved. 2 clients were told sold, but 1 of 10 units are gone." in broken
+    assert "Broken invariant: conserved. 2 sales were confirmed, but the stock fell from 10 to 9." in broken
 
 
 def test_every_choice_leads_to_an_address_with_one_more_choice(client: Client) -> None:

@@ -145,7 +145,7 @@ def test_after_a_clock_jump_the_store_refuses_the_first_holder(sandbox: Sandbox)
     schedule = ["A", "A", "clock jump", "B", "B", "B", "A", "A"]
     run = replay("fence", schedule, sandbox, to_the_end=True)
     assert [step.holders for step in run.steps[1:4]] == [("A",), ("A",), ("A", "B")]
-    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "told yes": 1})
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "confirmed": 1})
 
 
 def test_without_the_claim_a_clock_jump_breaks_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,13 +91,13 @@ def test_a_lease_that_is_not_renewed_is_found(sandbox: Sandbox, monkeypatch: pyt
 def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
     """A release wakes a waiter: B queries the lock, joins the queue, listens (fourth step), and queries again."""
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], sandbox, to_the_end=True)
-    assert (run.broken, run.ledger["told yes"]) == (None, 2)
+    assert (run.broken, run.ledger["confirmed"]) == (None, 2)
     assert not [step for step in run.steps if step.forced]
 
 
 def test_a_waiter_takes_over_from_a_crashed_holder_after_the_ttl(sandbox: Sandbox) -> None:
     run = replay("lock-table-insert", ["A", "crash A"], sandbox, to_the_end=True)
-    assert (run.broken, run.ledger["told yes"]) == (None, 1)
+    assert (run.broken, run.ledger["confirmed"]) == (None, 1)
     # Time passes twice: until just before the expiry, for polling waiters, then beyond it.
     assert [step.choice for step in run.steps if step.forced] == ["time", "time"]
 
@@ -107,7 +107,7 @@ def test_three_clients_form_a_line(sandbox: Sandbox, slug: str) -> None:
     schedule = ["A"] * 2 + ["B"] * 2 + ["C"] * 2
     schedule = schedule[: 6 if slug == "lock-table-for-update" else 2]
     run = replay(slug, schedule, sandbox, clients=3, to_the_end=True)
-    assert (run.broken, run.ledger["told yes"]) == (None, 3)
+    assert (run.broken, run.ledger["confirmed"]) == (None, 3)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_three_clients_form_a_line(sandbox: Sandbox, slug: str) -> None:
 )
 def test_a_client_may_crash_while_it_waits_in_the_server(sandbox: Sandbox, slug: str, schedule: list[str]) -> None:
     run = replay(slug, [*schedule, "crash B"], sandbox, to_the_end=True)
-    assert (run.broken, run.ledger["told yes"]) == (None, 1)
+    assert (run.broken, run.ledger["confirmed"]) == (None, 1)
 
 
 # Sessions

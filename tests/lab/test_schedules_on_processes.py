@@ -29,13 +29,13 @@ def test_workers_of_one_program_share_its_process_lock(sandbox: Sandbox) -> None
     broken = explore(new_experiment(LADDER["thread-lock"], sandbox), Bounds(), (), "one holder").run
     assert broken is not None
     run = replay("process-lock", broken.schedule, sandbox, clients=2, to_the_end=True)
-    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "confirmed": 2})
 
 
 @pytest.mark.parametrize("slug", SLUGS)
 def test_one_client_alone_sells(sandbox: Sandbox, slug: str) -> None:
     run = replay(slug, [], sandbox, clients=1, to_the_end=True)
-    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "told yes": 1})
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "confirmed": 1})
 
 
 def test_a_crashed_worker_is_killed(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_a_crashed_worker_is_killed(sandbox: Sandbox, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Program, "fork", remembering)
     run = replay("thread-lock", ["A", "A", "crash A"], sandbox, faults=("crash",), to_the_end=True)
-    assert run.ledger == {"received": 10, "left": 9, "told yes": 1}
+    assert run.ledger == {"received": 10, "left": 9, "confirmed": 1}
     assert len(forked) == 2
     for pid in forked:
         with pytest.raises(ProcessLookupError):

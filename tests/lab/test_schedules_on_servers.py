@@ -98,7 +98,7 @@ def test_a_waiter_sells_after_the_holder(sandbox: Sandbox, slug: str) -> None:
         run = replay(slug, schedule, sandbox)
     assert run.steps[-1].holders == ("A",)
     run = replay(slug, schedule, sandbox, to_the_end=True)
-    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "confirmed": 2})
 
 
 @pytest.mark.parametrize("slug", SOUND)
@@ -106,7 +106,7 @@ def test_a_waiter_sells_after_the_holder(sandbox: Sandbox, slug: str) -> None:
 def test_a_crashed_client_keeps_no_other_out(sandbox: Sandbox, slug: str, steps: int) -> None:
     run = replay(slug, ["A"] * steps + ["crash A"], sandbox, to_the_end=True, as_far_as_possible=True)
     assert run.broken is None
-    assert run.ledger["told yes"] == 1 + ("crash A" not in run.schedule)
+    assert run.ledger["confirmed"] == 1 + ("crash A" not in run.schedule)
 
 
 class _AlwaysFirst(list[str]):
@@ -166,7 +166,7 @@ def test_the_failover_that_makes_a_second_holder_does_not_in_a_quorum(sandbox: S
         assert run.steps[-1].holders == ("A",)
         assert "B" not in {choice.name for choice in run.choices}
         run = replay(slug, schedule, sandbox, faults=("failover",), to_the_end=True)
-        assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+        assert (run.broken, run.ledger) == (None, {"received": 10, "left": 8, "confirmed": 2})
     else:
         assert run.broken == "one holder"
 
@@ -175,7 +175,7 @@ def test_redlock_on_durable_nodes_survives_a_restart(sandbox: Sandbox) -> None:
     schedule = ["A", "N", "restart", "B", "B"]
     broken = replay("redlock-no-fsync", schedule, sandbox, to_the_end=True)
     fixed = replay("redlock", schedule, sandbox, faults=("restart",), to_the_end=True)
-    assert (broken.broken, fixed.broken, fixed.ledger["told yes"]) == ("one holder", None, 2)
+    assert (broken.broken, fixed.broken, fixed.ledger["confirmed"]) == ("one holder", None, 2)
 
 
 def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

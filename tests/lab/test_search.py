@@ -128,7 +128,7 @@ def test_choices_around_a_renewal(sandbox: Sandbox, schedule: list[str], choices
 def test_a_client_tries_again_after_each_late_grant(sandbox: Sandbox) -> None:
     late = ("A", "expiry", "A", "A", "A", "B", "B", "late release", "B", "B")
     trace = replay("renewal", late, sandbox, clients=2, to_the_end=True)
-    assert (trace.broken, trace.ledger) == (None, {"received": 10, "left": 8, "told yes": 2})
+    assert (trace.broken, trace.ledger) == (None, {"received": 10, "left": 8, "confirmed": 2})
 
 
 # How far the search goes

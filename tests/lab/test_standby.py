@@ -16,8 +16,8 @@ from tests.lab.rung_support import steps
 pytestmark = pytest.mark.slow
 
 ASYNC, SYNC = "async-standby-failover", "sync-standby-failover"
-SOLD_TWICE = {"received": 1, "on hand": 0, "sold": 1, "told yes": 2}
-SOLD_ONCE = {**SOLD_TWICE, "told yes": 1}
+SOLD_TWICE = {"received": 1, "on hand": 0, "sold": 1, "confirmed": 2}
+SOLD_ONCE = {**SOLD_TWICE, "confirmed": 1}
 
 
 def committed(slug: str, sandbox: Sandbox) -> list[str]:
@@ -32,7 +32,7 @@ def test_a_failover_after_the_commit_sells_the_unit_twice(sandbox: Sandbox) -> N
     schedule = [*committed(ASYNC, sandbox), "failover"]
     run = replay(ASYNC, schedule, sandbox, to_the_end=True)
     assert (run.broken, run.ledger) == ("conserved", SOLD_TWICE)
-    assert run.why == "2 clients were told sold, but 1 of 1 units are gone."
+    assert run.why == "2 sales were confirmed, but the stock fell from 1 to 0."
     assert run.steps[-1].answers["A"] == run.steps[-1].answers["B"] == "sold"
 
 

@@ -271,8 +271,8 @@ STATIONS = (
             ),
         ),
         gettext_noop(
-            "The store has refused A: its fence was too old. A was told so and can start again, and no unit is sold "
-            "twice. A search has tried the schedules of this rung, and found none that breaks it."
+            "The store has refused A: its fence was too old. A sees the refusal and can start again, and no unit is "
+            "sold twice. A search has tried the schedules of this rung, and found none that breaks it."
         ),
         ("A", "A", "pause A", "B", "B", "B", "B", "B", "B", "A", "A"),
         ("pause",),

@@ -25,7 +25,9 @@ MEANINGS: dict[Invariant, str] = {
 }
 """The meaning of each invariant."""
 GOALS: dict[Invariant, str] = {
-    "conserved": gettext_noop("Make the figures disagree: the units sold must differ from the units that are gone."),
+    "conserved": gettext_noop(
+        "Make the figures disagree: the number of confirmed sales must differ from the number of units taken."
+    ),
     "one holder": gettext_noop("Get two clients into the critical section at the same time."),
     "progress": gettext_noop("Leave a client waiting although no other client is in the critical section."),
     "no false refusal": gettext_noop("Get a customer told “sold out” while enough units are left."),

@@ -10,7 +10,7 @@ from lab.sandbox.fleet import DURABLE, REPLICATES_AT_ONCE, VOLATILE, Fleet, Node
 from lab.sandbox.sandbox import Sandbox
 
 
-class Cluster(ABC):
+class ServerGroup(ABC):
     """Servers that a schedule sets up. A fault may hit one of them, at most once in a run.
 
     Args:
@@ -61,7 +61,7 @@ class Cluster(ABC):
         return f"unix://{self.fleet.address(place)}"
 
 
-class ReplicatedPrimary(Cluster):
+class ReplicatedPrimary(ServerGroup):
     """A primary and its replica. When the replica is promoted, it lacks the last writes."""
 
     def set_up(self) -> None:
@@ -80,7 +80,7 @@ class ReplicatedPrimary(Cluster):
         self.serve("primary", replica)
 
 
-class RedlockNodes(Cluster):
+class RedlockNodes(ServerGroup):
     """Five Redlock nodes, two of which cannot be reached at first. Faults hit the third node.
 
     Args:
