@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,10 +27,6 @@ RECENT = 60
 """Number of bars of orders per second, one bar for each of the last seconds."""
 RATE = 10
 """Seconds over which the orders per second are averaged."""
-WIDTH, HEIGHT = 240, 60
-"""Width and height of a curve, in the units of its SVG."""
-BAR = 20
-"""Maximum height of a bar."""
 
 # Use `date_part`, because `extract` returns decimals and takes twice as long.
 SOLD = """
@@ -78,29 +75,16 @@ class OpenSaleFigures:
         return sum(self.recent[-RATE:]) / RATE
 
     @property
-    def sold_area(self) -> str:
-        """The corners of the area below the curve of sold units, for an SVG."""
-        return f"0,{HEIGHT} {self._points([0, *self.curve])} {WIDTH},{HEIGHT}"
+    def curves(self) -> str:
+        """The units sold and left at `STEPS` + 1 moments from the opening to now, and the seconds between, as JSON."""
+        sold, total = [0, *self.curve], self.sold + self.left
+        seconds = (self.read_at - self.sale.opens_at).total_seconds()
+        return json.dumps({"sold": sold, "left": [max(0, total - units) for units in sold], "seconds": round(seconds)})
 
     @property
-    def left_line(self) -> str:
-        """The points of the curve of units left, for an SVG."""
-        total = self.sold + self.left
-        return self._points([total, *(total - sold for sold in self.curve)])
-
-    @property
-    def bars(self) -> Sequence[tuple[float, float, float]]:
-        """The left edge, top and height of each bar of orders per second, for an SVG as wide as the curve."""
-        most = max((*self.recent, 1))
-        heights = [BAR * orders / most for orders in self.recent]
-        return [(at * WIDTH / RECENT, BAR - height, height) for at, height in enumerate(heights) if height]
-
-    def _points(self, units: Sequence[int]) -> str:
-        total = max(self.sold + self.left, 1)
-        step = WIDTH / (len(units) - 1)
-        return " ".join(
-            f"{at * step:.1f},{HEIGHT - HEIGHT * max(0, value) / total:.1f}" for at, value in enumerate(units)
-        )
+    def bars(self) -> str:
+        """The orders placed in each of the last `RECENT` seconds, as JSON."""
+        return json.dumps({"orders": list(self.recent)})
 
 
 def open_sales() -> list[OpenSaleFigures]:

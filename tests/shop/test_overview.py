@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +44,7 @@ from tests.shop.test_admin import text
 from tests.shop.waiting_support import enter_all, offer_at, states, with_room
 from tests.shop.web_server import CHECKOUT
 from tests.test_observe import rules
+from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -88,9 +90,10 @@ def test_the_curve_rises_when_the_orders_were_placed() -> None:
     Order.objects.filter(pk=early.order.pk).update(created_at=timezone.now() - timedelta(minutes=30))
     (figures,) = selling.open_sales()
     assert [figures.curve[at] for at in (0, 28, 31, 58, 59)] == [0, 0, 3, 3, 4]
-    assert figures.sold_area.split()[-2:] == ["240.0,36.0", "240,60"]
-    assert figures.left_line.split()[0] == "0.0,0.0"
-    assert figures.left_line.split()[-1] == "240.0,24.0"
+    chart = json.loads(figures.curves)
+    assert [chart["sold"][at] for at in (0, 29, 32, 60)] == [0, 0, 3, 4]
+    assert [chart["left"][at] for at in (0, 29, 32, 60)] == [10, 10, 7, 6]
+    assert 3600 <= chart["seconds"] < 3600 + WAIT_TIMEOUT
 
 
 def test_only_open_sales_are_shown_and_paused_ones_are_open() -> None:
@@ -470,7 +473,7 @@ def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) ->
     buy(on_sale({"a": 3}), a=1)
     page = admin_client.get("/admin/").text
     assert "Sold 1 Left 2 Orders/s 0.1" in text(page)
-    assert re.search(r'<polygon class="sold" points="0,60 ', page)
+    assert re.search(r'<canvas [^>]*data-chart="{&quot;sold&quot;: \[0, ', page)
     overview = page.partition('id="overview"')[2].partition('data-part="letters"')[0]
     assert not re.search(r"<script(?![^>]*src=)[^>]*>", overview)
 

@@ -37,6 +37,11 @@ new MutationObserver(() => {
 """
 """Notes when the page has first shown each "Sold 1 Left 2", in milliseconds since 1970."""
 
+LAST_POINTS = """
+Chart.getChart(document.querySelector("canvas[id^=curve]")).data.datasets.map((set) => set.data.at(-1))
+"""
+"""The units sold and left at the right end of the curve, as Chart.js has drawn them."""
+
 UNITS = 9
 
 
@@ -68,6 +73,7 @@ def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: 
         page, asked = tab()
         away, asked_away = tab()
         away.evaluate("Object.defineProperty(document, 'hidden', {get: () => window.away}); window.away = true")
+        page.evaluate("document.querySelector('canvas').drawnFirst = true")
         asked.clear()
         asked_away.clear()
         slow, _ = tab(re.sub(r"PAUSE = \d+", "PAUSE = 60_000", SCRIPT))
@@ -86,6 +92,11 @@ def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: 
         slow.wait_for_function(f"Date.now() > {changed + 2000}")
         assert slow.evaluate(shown) is None
         expect(page.locator("[data-part=verdict]")).to_contain_text(re.compile(f"{sold} units? sold"))
+        assert page.evaluate(LAST_POINTS) == [sold, UNITS - sold]
+        assert slow.evaluate(LAST_POINTS) == [0, UNITS]
+        assert page.evaluate("document.querySelector('canvas').drawnFirst"), (
+            "a refresh keeps the chart under the pointer"
+        )
         elsewhere(lambda: lifecycle.pause(offer.sale))
         expect(page.get_by_role("alert").first).to_contain_text("has been paused since")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it fits a phone"

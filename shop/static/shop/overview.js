@@ -1,6 +1,8 @@
 // Refresh the overview: fetch the parts of the page as HTML, and replace those that have changed. Do nothing while the
 // tab is hidden.
 
+import { drawCharts, keepCharts } from "./charts.js";
+
 const PAUSE = 1000; // milliseconds between a response and the next request
 // Milliseconds within which a healthy shop usually answers. After that, the page marks the figures as old, and asks the
 // health check whether to raise an alert. The page still waits for the answer: in a shop with very many orders, it may
@@ -89,10 +91,13 @@ function show(name, html) {
   // A screen reader reads out each inserted alert. Keep it from reading an alert again if only a figure has changed.
   const told = new Set(Array.from(place.querySelectorAll("[data-alert]"), words));
   for (const alert of content.querySelectorAll("[data-alert]")) if (told.has(words(alert))) alert.removeAttribute("role");
+  keepCharts(content);
   place.replaceChildren(content);
+  if (name === "sales") drawCharts();
   if (focused) place.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
 }
 
 document.addEventListener("visibilitychange", refresh);
 addEventListener("online", refresh);
+drawCharts();
 timer = setTimeout(refresh, PAUSE);
