@@ -14,6 +14,8 @@ from shop.models import Ending, Order, Payment, Refund
 from shop.orders.payments import BY_CUSTOMER
 
 PROVIDER = "payment provider"
+CANCELLED = "Cancelled"
+"""The event of an order that was cancelled. In the history of the admin, the operator's reason follows this word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +45,17 @@ def timeline(order: Order, *, payments_too: bool) -> list[OrderEvent]:
     payments = order.payments.prefetch_related("refunds__created_by", "refunds__sent_by").order_by("received_at", "pk")
     ending = Ending.objects.filter(order=order).select_related("by").first()
     by_hand = list(_by_hand(order))
+    cancelled = [event for event in by_hand if event.what == CANCELLED]
     if ending is not None:
-        by_hand = [event for event in by_hand if not event.what.startswith("Cancelled")]  # `_ended` yields it.
+        by_hand = [event for event in by_hand if event.what != CANCELLED]  # `_ended` yields it.
     of_payments: list[OrderEvent] = []
     if payments_too:
         recorded = _recorded_by_hand(order)
         of_payments = [event for payment in payments for event in _of_payment(order, payment, recorded)]
         by_hand = [event for event in by_hand if event.what != RECORDED]  # `_of_payment` yields it.
     events = [*_placed(order), *of_payments, *by_hand]
-    if ending is not None or not any(event.what.startswith("Cancelled") for event in by_hand):
-        events += _ended(order, ending)
+    if ending is not None or not cancelled:
+        events += _ended(order, ending, cancelled[0].why if cancelled else "")
     return sorted(events, key=lambda event: event.at or datetime.max.replace(tzinfo=UTC))
 
 
@@ -65,16 +68,17 @@ def _placed(order: Order) -> Iterator[OrderEvent]:
         yield OrderEvent("Paid", order.payable_from, customer, "The order is free.")
 
 
-def _ended(order: Order, ending: Ending | None) -> Iterator[OrderEvent]:
+def _ended(order: Order, ending: Ending | None, why: str) -> Iterator[OrderEvent]:
     """Yield the event that ended the order (cancelled, expired or rejected), even if the order was paid later.
 
     Args:
         ending: the record of the event; None if the order did not end, or if an earlier version of the shop ended it.
+        why: the reason of the operator who cancelled the order, or empty.
     """
     at, by = (ending.at, ending.by) if ending else (None, None)
     match ending.state if ending else order.state:
         case Order.State.CANCELLED:
-            yield OrderEvent("Cancelled", at, str(by or order.customer))
+            yield OrderEvent(CANCELLED, at, str(by or order.customer), why)
         case Order.State.EXPIRED:
             yield OrderEvent("Expired", at, "beat", "It was not paid in time; its units are for sale again.")
         case Order.State.REJECTED:
@@ -114,4 +118,5 @@ def _by_hand(order: Order) -> Iterator[OrderEvent]:
     kind = ContentType.objects.get_for_model(Order)
     entries = LogEntry.objects.filter(content_type=kind, object_id=str(order.pk)).select_related("user")
     for entry in entries.order_by("action_time"):
-        yield OrderEvent(entry.get_change_message().rstrip("."), entry.action_time, str(entry.user))
+        what, _, why = entry.get_change_message().partition(". ")
+        yield OrderEvent(what.rstrip("."), entry.action_time, str(entry.user), why)

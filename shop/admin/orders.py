@@ -26,11 +26,11 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from shop.admin.bulk import BatchResult, Failed, one_by_one, run_in_batches
-from shop.admin.confirming import confirmed_one
 from shop.admin.dead_letters import DeadLettersAdmin
 from shop.admin.order_export import rows
 from shop.admin.order_timeline import timeline
 from shop.admin.read_only import to_the_second
+from shop.admin.reasons import reason_field, run_on_one, run_with_reason
 from shop.admin.refunds import link_to_refunds
 from shop.models import Order, OrderItem, Payment, Refund
 from shop.orders import payments
@@ -48,6 +48,7 @@ STATE_COLOURS = {
 }
 BUTTONS = {"cancel_one": Order.State.PENDING, "refund_items": Order.State.PAID}
 """The buttons on the page of an order. The page shows a button only if the order is in this state."""
+READERS = "Operators read it in the timeline of the order. The customer does not see it."
 REFUND_DUE = Exists(payments.refunds_due(Payment.objects.filter(order=OuterRef("pk"))))
 
 
@@ -89,7 +90,10 @@ class OrderRefundFilter(admin.SimpleListFilter):
 
 
 class RefundItemsForm(forms.Form):
-    """A form for the total of returned units of each item. Hidden fields contain the totals that the page has shown."""
+    """A form for the total of returned units of each item, and the reason.
+
+    Hidden fields contain the totals that the page has shown.
+    """
 
     def __init__(self, order: Order, *args: Any) -> None:
         super().__init__(*args)
@@ -104,6 +108,7 @@ class RefundItemsForm(forms.Form):
                 help_text=f"Units that have come back, of {item.quantity} at {item.price:.2f} {order.currency}.",
             )
             self.fields[f"shown-{item.pk}"] = forms.IntegerField(initial=item.returned, widget=forms.HiddenInput)
+        self.fields["why"] = reason_field(READERS)
 
     def units(self, name: str) -> dict[str, int]:
         """Return the returned units by sku.
@@ -213,15 +218,18 @@ class OrderAdmin(DeadLettersAdmin):
         return request.user.has_perm("shop.change_order")
 
     @admin.action(permissions=["cancel"], description="Cancel pending orders and return their units")
-    def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
-        act = partial(cancel_batch, by=int(str(request.user.pk)))
-        run_in_batches(self, request, queryset, act, done="cancelled", all_pages=True)
+    def cancel(self, request: HttpRequest, queryset: QuerySet[Order]) -> HttpResponse | None:
+        def run(why: str) -> None:
+            act = partial(cancel_batch, by=int(str(request.user.pk)))
+            run_in_batches(self, request, queryset, act, done="cancelled", why=why, all_pages=True)
+
+        text = "A pending order ends, its units are on sale again, and its customer cannot pay it any more."
+        return run_with_reason(self, request, queryset, run, verb="Cancel", text=text, help_text=READERS)
 
     @unfold_action(description="Cancel", url_path="cancel", permissions=["cancel"], icon="cancel")
     def cancel_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for a confirmation, and cancel one order."""
-        text = "The order ends, its units are on sale again, and its customer cannot pay it any more."
-        return confirmed_one(self, request, object_id, self.cancel, verb="Cancel the order", text=text)
+        """Ask for the reason, and cancel one order."""
+        return run_on_one(self, request, object_id, self.cancel)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
         """Return the buttons on the page of an order that fit the state of the order."""
@@ -234,7 +242,7 @@ class OrderAdmin(DeadLettersAdmin):
         return request.user.has_perm("shop.change_order")
 
     @admin.action(permissions=["refund"], description="Refund paid orders and return their units")
-    def refund_orders(self, request: HttpRequest, queryset: QuerySet[Order]) -> None:
+    def refund_orders(self, request: HttpRequest, queryset: QuerySet[Order]) -> HttpResponse | None:
         def refund(order: Order) -> str | bool:
             if order.state == Order.State.REFUNDED:
                 return False
@@ -246,7 +254,11 @@ class OrderAdmin(DeadLettersAdmin):
                 raise Failed(f"{order} was not refunded. Try again. Postgres reports: {error}") from error
             return True
 
-        run_in_batches(self, request, queryset, one_by_one(refund), done="refunded")
+        def run(why: str) -> None:
+            run_in_batches(self, request, queryset, one_by_one(refund), done="refunded", why=why)
+
+        text = "The units of a paid order are on sale again, and its price is due for refund."
+        return run_with_reason(self, request, queryset, run, verb="Refund", text=text, help_text=READERS)
 
     @unfold_action(description="Refund items", url_path="refund-items", permissions=["refund"], icon="undo")
     def refund_items(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -270,7 +282,8 @@ class OrderAdmin(DeadLettersAdmin):
         except (NotReturnable, DatabaseError) as refused:
             self.message_user(request, f"{order} was not refunded: {refused}", messages.WARNING)
         else:
-            self.log_change(request, order, f"Returned units for {amount:.2f} {order.currency}.")
+            why = form.cleaned_data["why"]
+            self.log_change(request, order, f"Returned units for {amount:.2f} {order.currency}. {why}")
             self.message_user(
                 request, f"{order}: {amount:.2f} {order.currency} to refund; the units are back.", messages.SUCCESS
             )

@@ -493,9 +493,13 @@ def test_an_item_moved_to_an_open_sale_is_sold_at_once(admin_client: Client, str
     assert bought(OnSale(after.sale, before.products), a=10).state == "pending"
 
 
+WHY = "The box was empty."
+
+
 def run_action(client: Client, path: str, action: str, *objects: Any) -> str:
-    """Run an action of a list page on some objects. Return the text of its page, or its messages."""
-    return post(client, path, {"action": action, "_selected_action": [str(each) for each in objects], "index": "0"})
+    """Run an action of a list page on some objects, with a reason. Return the text of its page, or its messages."""
+    chosen = [str(each) for each in objects]
+    return post(client, path, {"action": action, "_selected_action": chosen, "index": "0", "why": WHY})
 
 
 def test_actions_leave_the_stock_of_sales_that_are_not_open(admin_client: Client, redis: Redis) -> None:

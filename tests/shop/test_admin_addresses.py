@@ -363,7 +363,7 @@ def test_suggestions_for_any_field_are_no_error(world: World) -> None:
 
 def test_a_fault_of_our_own_is_not_hidden(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shop.admin.orders.cancel_batch", raising(ValueError("ours")))
-    form = {"action": "cancel", "_selected_action": world.ids["order"], "index": "0"}
+    form = {"action": "cancel", "_selected_action": world.ids["order"], "index": "0", "why": "x"}
     assert superuser().post("/admin/shop/order/", form).status_code == 500
 
 

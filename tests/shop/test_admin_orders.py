@@ -30,7 +30,7 @@ from shop.sales import lifecycle
 from tests.docs.pages import PAGES
 from tests.factories import on_sale
 from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, raising, state
-from tests.shop.test_admin import ORDERS, SALES, bought, get, many_orders, post, rows, run_action, text
+from tests.shop.test_admin import ORDERS, SALES, WHY, bought, get, many_orders, post, rows, run_action, text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -158,7 +158,7 @@ def test_the_time_line_says_who_and_why(admin_client: Client) -> None:
     assert any(each.startswith("A payment to refund: 4.00 EUR, reference pay-2 . The order is already paid.")
                for each in entries)  # fmt: skip
     assert any(re.match(r"Refund of 4.00 EUR due.* admin$", each) for each in entries)
-    assert "Refunded admin" in entries
+    assert f"Refunded . {WHY} admin" in entries
 
 
 def test_the_time_line_of_an_order_that_ended(admin_client: Client) -> None:
@@ -170,11 +170,12 @@ def test_the_time_line_of_an_order_that_ended(admin_client: Client) -> None:
     run_action(admin_client, ORDERS, "cancel", by_operator.pk)
     assert time_line(admin_client, expired)[-1].startswith("Expired . It was not paid in time")
     assert time_line(admin_client, cancelled)[-1] == f"Cancelled {cancelled.customer}"
-    assert time_line(admin_client, by_operator)[1:] == ["Cancelled admin"], "once, though the history has it, too"
+    once = [f"Cancelled . {WHY} admin"]
+    assert time_line(admin_client, by_operator)[1:] == once, "once, though the history has it, too"
     Ending.objects.all().delete()  # An earlier version of the shop has ended the orders.
     assert time_line(admin_client, expired)[-1].startswith("– Expired . It was not paid in time")
     assert time_line(admin_client, cancelled)[-1] == f"– Cancelled {cancelled.customer}"
-    assert time_line(admin_client, by_operator)[1:] == ["Cancelled admin"]
+    assert time_line(admin_client, by_operator)[1:] == once
 
 
 def test_the_time_line_of_a_queued_order(admin_client: Client) -> None:
@@ -320,17 +321,19 @@ def test_preheat_loads_the_stock_when_it_is_confirmed(admin_client: Client) -> N
     assert LogEntry.objects.get().change_message == "Preheated."
 
 
-def test_a_pending_order_is_cancelled_when_it_is_confirmed(admin_client: Client) -> None:
+def test_a_pending_order_is_cancelled_with_a_reason(admin_client: Client) -> None:
     order = bought(on_sale({"a": 3}), a=2)
     page = f"{ORDERS}{order.pk}/"
     assert offered(admin_client, page) == {"cancel"}
     get(admin_client, f"{page}cancel/")
     assert (state(order.pk), on_hand()[0]) == ("pending", 1)
-    assert "is cancelled." in post(admin_client, f"{page}cancel/", {})
+    assert "This field is required." in post(admin_client, f"{page}cancel/", {"why": ""})
+    assert (state(order.pk), on_hand()[0]) == ("pending", 1)
+    assert "is cancelled." in post(admin_client, f"{page}cancel/", {"why": WHY})
     assert (state(order.pk), on_hand()[0]) == ("cancelled", 3)
-    assert LogEntry.objects.get().change_message == "Cancelled."
+    assert LogEntry.objects.get().change_message == f"Cancelled. {WHY}"
     assert offered(admin_client, page) == set()
-    assert "had been cancelled before" in post(admin_client, f"{page}cancel/", {})
+    assert "had been cancelled before" in post(admin_client, f"{page}cancel/", {"why": WHY})
     assert on_hand()[0] == 3
     assert_conserved()
 
@@ -339,7 +342,7 @@ def test_a_paid_order_is_not_cancelled(admin_client: Client) -> None:
     order = bought(on_sale({"a": 3}), a=1)
     Order.objects.update(state="paid")
     assert offered(admin_client, f"{ORDERS}{order.pk}/") == {"refund-items"}
-    assert "The order is paid." in post(admin_client, f"{ORDERS}{order.pk}/cancel/", {})
+    assert "The order is paid." in post(admin_client, f"{ORDERS}{order.pk}/cancel/", {"why": WHY})
     assert state(order.pk) == "paid"
 
 

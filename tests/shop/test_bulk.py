@@ -40,7 +40,7 @@ def run_on_page(client: Client, path: str, action: str, *, across: str = "0") ->
         patch.setattr(TemplateResponse, "rendered_content", "")
         shown: Any = client.get(path)
     chosen = [str(row.pk) for row in shown.context_data["cl"].result_list]
-    form = {"action": action, "_selected_action": chosen, "index": "0", "select_across": across}
+    form = {"action": action, "_selected_action": chosen, "index": "0", "select_across": across, "why": "tried"}
     response = client.post(path, form)
     assert response.status_code == 302
     return messages_of(response)
@@ -184,7 +184,13 @@ def test_money_is_settled_only_for_rows_that_the_page_showed(
     gone, seen = (row.pk for row in admin_client.get(filtered).context["cl"].result_list)
     come(3)
     (return_order if path == ORDERS else unmatched.settle)(gone, by=new_customer())
-    form = {"action": action, "_selected_action": [str(gone), str(seen)], "index": "0", "select_across": "1"}
+    form = {
+        "action": action,
+        "_selected_action": [str(gone), str(seen)],
+        "index": "0",
+        "why": "x",
+        "select_across": "1",
+    }
     (message,) = admin_client.post(filtered, form, follow=True).context["messages"]
     assert "Not in this list any more" in str(message)
     assert "on the page that you saw" in str(message)

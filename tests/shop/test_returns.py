@@ -24,7 +24,7 @@ from shop.orders.returns import receive_chargeback, return_order
 from shop.orders.saving import return_items
 from tests.factories import DISTINCT, OnSale, at_once, fast_and_slow, new_customer, on_sale
 from tests.shop.conftest import Buyer, Provider, assert_conserved, assert_problem, buy, on_hand, payment, state, taken
-from tests.shop.test_admin import get, run_action, text
+from tests.shop.test_admin import WHY, get, run_action, text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -232,12 +232,15 @@ def test_operators_refund_whole_orders_and_items(admin_client: Client, customer:
     assert "of 2 at 9.90 EUR" in text(get(admin_client, link))
     a, b = OrderItem.objects.filter(order=order).order_by("product")
     form = {f"item-{a.pk}": "1", f"item-{b.pk}": "0", f"shown-{a.pk}": "0", f"shown-{b.pk}": "0"}
+    assert "This field is required." in text(admin_client.post(link, form).text)
+    form["why"] = WHY
     page = text(admin_client.post(link, form, follow=True).text)
     assert f"{order}: 9.90 EUR to refund; the units are back." in page
     assert "Ensure this value is less than or equal to 2" in text(
         admin_client.post(link, {**form, f"item-{a.pk}": "3"}).content.decode()
     )
     assert (state(order), on_hand("a")[0]) == ("paid", 3)
+    assert f"Returned units for 9.90 EUR . {WHY}" in text(get(admin_client, f"{ORDERS}{order}/change/"))
 
     page = run_action(admin_client, ORDERS, "refund_orders", order, pending)
     assert f"{order} is refunded." in page
@@ -254,9 +257,10 @@ def test_refunding_orders_needs_permission(staff: Callable[..., Client], custome
     item = OrderItem.objects.get()
     watcher, operator = staff("view_order"), staff("view_order", "change_order")
     run_action(watcher, ORDERS, "refund_orders", order)
-    assert watcher.post(link, {f"item-{item.pk}": "1", f"shown-{item.pk}": "0"}).status_code == 403
+    form = {f"item-{item.pk}": "1", f"shown-{item.pk}": "0", "why": WHY}
+    assert watcher.post(link, form).status_code == 403
     assert state(order) == "paid"
-    assert operator.post(link, {f"item-{item.pk}": "1", f"shown-{item.pk}": "0"}).status_code == 302
+    assert operator.post(link, form).status_code == 302
     assert state(order) == "refunded"
 
 

@@ -15,7 +15,7 @@ from shop.models import Order, OrderItem, Refund, Sale, SaleItem
 from shop.orders.returns import return_order
 from tests.factories import OnSale, at_once, new_customer, on_sale
 from tests.shop.conftest import assert_conserved, on_hand
-from tests.shop.test_admin import ORDERS, SALES, get, in_hours, post, run_action, text, the_form
+from tests.shop.test_admin import ORDERS, SALES, WHY, get, in_hours, post, run_action, text, the_form
 from tests.shop.test_returns import paid
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -89,7 +89,7 @@ def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
 def refund_form(page: str, units: int) -> dict[str, str]:
     """Return an opened order's form, with the total number of units returned."""
     (name,) = re.findall(r'name="(item-\d+)"', page)
-    return {name: str(units), **hidden(page, "shown-")}
+    return {name: str(units), "why": WHY, **hidden(page, "shown-")}
 
 
 def test_units_of_two_operators_are_both_returned(admin_client: Client) -> None:
@@ -124,7 +124,7 @@ def test_a_form_that_does_not_say_what_it_showed_is_refused(admin_client: Client
     order: UUID = paid(on_sale({"a": 5}), new_customer(), a=1)
     link = f"{ORDERS}{order}/refund-items/"
     (name,) = re.findall(r'name="(item-\d+)"', get(admin_client, link))
-    assert admin_client.post(link, {name: "1"}).status_code == 200
+    assert admin_client.post(link, {name: "1", "why": WHY}).status_code == 200
     assert Order.objects.get().state == "paid"
     return_order(order, by=new_customer())
     assert Order.objects.get().state == "refunded"
