@@ -27,15 +27,14 @@ class Crowd:
     """The buyers of a plan, and counts of the shop's answers.
 
     Args:
-        plan: `url`, `sale`, `body` of an order, `tokens`, one for each buyer, `per_second`, whether there is a `room`,
-            and the `seconds` after which buyers give up.
+        plan: `url` for orders, `sale`, `body` of an order, `tokens`, one for each buyer, `per_second`, `room_url` for
+            requests of the waiting room or None for a sale without a room, and the `seconds` after which buyers give
+            up.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
-        self.client = HTTPClient.from_url(
-            plan["url"], concurrency=CONNECTIONS, connection_timeout=30, network_timeout=40
-        )
+        self.clients = {"order": client_of(plan["url"]), "room": client_of(plan["room_url"] or plan["url"])}
         self.statuses: dict[str, Counter[int]] = {"order": Counter(), "room": Counter()}
         self.waits: dict[str, list[float]] = {"order": [], "room": []}
         self.bought: list[float] = []
@@ -58,7 +57,7 @@ class Crowd:
         }
 
     def buyer(self, token: str) -> None:
-        ticket = self.wait_for_turn(token) if self.plan["room"] else ""
+        ticket = self.wait_for_turn(token) if self.plan["room_url"] else ""
         if ticket is None:
             return
         headers = {"Idempotency-Key": uuid.uuid4().hex, "Waiting-Ticket": ticket}
@@ -83,7 +82,7 @@ class Crowd:
         while (sent := time.monotonic()) < self.end:
             all_headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **dict(headers)}
             try:
-                response = self.client.request(method, path, body=body, headers=all_headers)
+                response = self.clients[kind].request(method, path, body=body, headers=all_headers)
                 content, status = response.read(), int(response.status_code)
                 pause = int(str(response.get("Retry-After", "1")))
             except OSError:  # no answer
@@ -107,6 +106,10 @@ class Crowd:
             "p99_ms": waits[len(waits) * 99 // 100],
             "busy_share": sum(statuses[status] for status in BUSY) / len(waits),
         }
+
+
+def client_of(url: str) -> HTTPClient:
+    return HTTPClient.from_url(url, concurrency=CONNECTIONS, connection_timeout=30, network_timeout=40)
 
 
 if __name__ == "__main__":

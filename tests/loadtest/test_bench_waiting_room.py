@@ -28,8 +28,9 @@ def test_a_large_room_is_measured() -> None:
 
 BURST = {"conserved": True, "bought": 5, "buyers": 5}
 CROWD = {
-    "without": {**BURST, "order": {"p99_ms": 8000.0, "busy_share": 0.7}},
-    "with": {**BURST, "order": {"p99_ms": 4000.0, "busy_share": 0.01}},
+    waiting_room.WITHOUT: {**BURST, "order": {"p99_ms": 8000.0, "busy_share": 0.7}},
+    waiting_room.SHARED: {**BURST, "order": {"p99_ms": 4000.0, "busy_share": 0.01}},
+    waiting_room.SEPARATE: {**BURST, "order": {"p99_ms": 800.0, "busy_share": 0.01}},
 }
 
 
@@ -41,11 +42,11 @@ def test_the_memory_of_a_room_is_within_its_bound(entrants: int, monkeypatch: py
     def reached() -> list[bool]:
         return [*waiting_room.goals({"large_room": waiting_room.measure_large_room(entrants), "crowd": CROWD}).values()]
 
-    assert reached() == [True] * 5
+    assert reached() == [True] * 6
     monkeypatch.setattr(waiting_room, "EMPTY_ROOM", 0)
     monkeypatch.setattr(room, "PLACE_BYTES", 1)
     monkeypatch.setattr(room, "TURN_BYTES", 1)
-    assert reached() == [False, False, True, True, True]
+    assert reached() == [False, False, True, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -53,10 +54,12 @@ def test_the_memory_of_a_room_is_within_its_bound(entrants: int, monkeypatch: py
     [
         ("large_room", {"memory_mb": 120.3}),
         ("large_room", {"turn_bytes_each": 80.1}),
-        ("crowd", {"conserved": False}),
-        ("crowd", {"bought": 4}),
-        ("crowd", {"order": {"p99_ms": 4000.0, "busy_share": 0.011}}),
-        ("crowd", {"order": {"p99_ms": 4001.0, "busy_share": 0.0}}),
+        (waiting_room.SHARED, {"conserved": False}),
+        (waiting_room.SEPARATE, {"bought": 4}),
+        (waiting_room.SHARED, {"order": {"p99_ms": 4000.0, "busy_share": 0.011}}),
+        (waiting_room.SHARED, {"order": {"p99_ms": 4001.0, "busy_share": 0.0}}),
+        (waiting_room.SEPARATE, {"order": {"p99_ms": 800.0, "busy_share": 0.011}}),
+        (waiting_room.SEPARATE, {"order": {"p99_ms": 801.0, "busy_share": 0.0}}),
     ],
 )
 def test_a_goal_is_missed_by_what_misses_it(part: str, changed: dict[str, Any]) -> None:
@@ -64,8 +67,11 @@ def test_a_goal_is_missed_by_what_misses_it(part: str, changed: dict[str, Any]) 
     large["turn_bound"] = 80
     report = {"large_room": large, "crowd": CROWD}
     assert all(waiting_room.goals(report).values())
-    crowd = {**CROWD, "with": {**CROWD["with"], **changed}}
-    worse = {"large_room": {**large, **changed}} if part == "large_room" else {"crowd": crowd}
+    worse = (
+        {"large_room": {**large, **changed}}
+        if part == "large_room"
+        else {"crowd": {**CROWD, part: {**CROWD[part], **changed}}}
+    )
     assert list(waiting_room.goals({**report, **worse}).values()).count(False) == 1
 
 
@@ -89,7 +95,7 @@ class BusyAtFirst(BaseHTTPRequestHandler):
 def test_a_buyer_repeats_a_refused_order_under_the_same_key() -> None:
     with serving(BusyAtFirst) as port:
         url = f"http://127.0.0.1:{port}"
-        plan = {"url": url, "sale": 1, "body": "{}", "tokens": ["a", "b"], "per_second": 100, "room": False}
+        plan = {"url": url, "sale": 1, "body": "{}", "tokens": ["a", "b"], "per_second": 100, "room_url": None}
         done = subprocess.run(
             [sys.executable, "-m", "loadtest.bench.waiting_crowd"],
             input=json.dumps({**plan, "seconds": 60}),
@@ -115,5 +121,6 @@ def test_a_crowd_buys_without_and_with_a_room(environment: dict[str, str]) -> No
         assert burst["conserved"]
         assert burst["bought"] == burst["buyers"] > 0
         assert burst["order"]["p99_ms"] >= burst["order"]["p50_ms"] > 0
-    assert crowd["without"]["room"] == {"requests": 0}
-    assert crowd["with"]["room"]["requests"] >= crowd["with"]["buyers"]
+    assert crowd[waiting_room.WITHOUT]["room"] == {"requests": 0}
+    for name in (waiting_room.SHARED, waiting_room.SEPARATE):
+        assert crowd[name]["room"]["requests"] >= crowd[name]["buyers"]
