@@ -17,6 +17,7 @@ from loadtest.bench import (  # noqa: E402
     contention,
     locks,
     metrics,
+    operator_pages,
     retry_delay,
     segments,
     storefront,
@@ -67,6 +68,11 @@ def main() -> int:
     )
     metrics.add_arguments(
         subjects.add_parser("metrics", help="what metrics and traces cost an order", description=metrics.DESCRIPTION)
+    )
+    operator_pages.add_arguments(
+        subjects.add_parser(
+            "operator", help="what the operator's pages cost with many orders", description=operator_pages.DESCRIPTION
+        )
     )
     options = parser.parse_args()
     steal = HostSteal()
