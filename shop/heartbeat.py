@@ -29,7 +29,7 @@ def sign(kind: str, name: str) -> None:
         with client.pipeline(transaction=False) as pipe:
             pipe.zadd(KEY, {f"{kind} {name}": now})
             pipe.zremrangebyscore(KEY, "-inf", now - 10 * EXPIRES)
-            pipe.zremrangebyscore(KEY, now + EXPIRES, "+inf")  # written before the clock of Redis was set back
+            pipe.zremrangebyscore(KEY, now + EXPIRES, "+inf")  # These times are from before the clock was set back.
             pipe.expire(KEY, 10 * EXPIRES)
             pipe.execute()
     except RedisError:

@@ -44,7 +44,7 @@ RANDOM_SLUG = Left(MD5(Cast(Random(), models.TextField())), 8)
 
 
 def in_language(text: str, chinese: str) -> str:
-    """Return `chinese` if the page is in Chinese and this text is not empty; otherwise return `text`."""
+    """Return `chinese` if the page is in Chinese and `chinese` is not empty; otherwise return `text`."""
     return chinese if chinese and get_language() == "zh-hans" else text
 
 

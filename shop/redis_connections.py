@@ -32,7 +32,7 @@ breaker = Breaker(2 * limits.REDIS, retry=0.1)
 
 
 class _Sparing:
-    """A connection. While Redis hangs, one caller at a time may try to open one, and others get an error at once."""
+    """A connection to Redis. While Redis hangs, one caller at a time tries to connect; others get an error at once."""
 
     def connect_check_health(self: Any, *arguments: Any, **options: Any) -> None:
         if self._sock:
@@ -55,15 +55,15 @@ class _Sparing:
 
 
 class Connection(_Sparing, redis.Connection):
-    """A connection over TCP."""
+    """A connection to Redis over TCP."""
 
 
 class SSLConnection(_Sparing, redis.SSLConnection):
-    """A connection over TLS."""
+    """A connection to Redis over TLS."""
 
 
 class UnixDomainSocketConnection(_Sparing, redis.UnixDomainSocketConnection):
-    """A connection to a server on this machine."""
+    """A connection to a Redis on this machine over a Unix socket."""
 
 
 SPARING = {

@@ -25,7 +25,10 @@ KNOWN_FOR = 7 * 24 * 3600
 """Seconds after a log-in for which the IP address stays known to the account."""
 
 MOST = 10_000
-"""Maximum number of counts and known addresses in a process. It adds fewer in a window, because hashing is slow."""
+"""Maximum number of counts and known addresses in the memory of a process.
+
+Because hashing a password is slow, a process adds fewer than this in `WINDOW` seconds.
+"""
 
 # A count is a Redis hash. `under_way` is the number of passwords that are being checked now. `tries` is that number
 # plus the number of wrong passwords. So concurrent tries cannot exceed a limit. The caller also learns whether wrong
@@ -214,7 +217,7 @@ class LocalCounts:
         self.remember(tried)
 
     def remember(self, tried: Try) -> None:
-        """Make the address known to the account."""
+        """Make the IP address of a try known to the account of the try."""
         with self._lock:
             self._entries.pop(tried.known, None)
             if tried.address:

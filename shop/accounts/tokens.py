@@ -50,8 +50,8 @@ class StrictBackend(TokenBackend):
     def decode(self, token: Any, verify: bool = True) -> dict[str, Any]:  # noqa: FBT001, FBT002 - the name is simplejwt's
         try:
             claims = jwt.decode(token, self.get_verifying_key(token), [self.algorithm], options=SIGNATURE_ONLY)  # type: ignore[arg-type]
-        # RecursionError: anybody can send a token whose header consists of nested lists. The header is parsed before
-        # the signature is checked.
+        # RecursionError is possible, because the header is parsed before the signature is checked: anybody can send a
+        # token whose header consists of nested lists.
         except (jwt.InvalidTokenError, ValueError, TypeError, RecursionError) as error:
             raise TokenError("The token is malformed or not signed by this shop.") from error
         return checked(claims)

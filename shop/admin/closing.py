@@ -17,7 +17,7 @@ from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
 
 BUTTONS = {"preheat_one": ("to come", "open"), "close_one": ("open",)}
-"""The phases of a sale in which its page shows the button and the action is allowed, by button."""
+"""For each button, the phases of a sale in which the sale's page shows the button and its action is allowed."""
 
 
 class ClosingAdmin(CheckedAdmin):

@@ -23,7 +23,8 @@ def confirmed_one(
     """Run the action on one row if the request is a POST. Any other request only shows the confirmation page.
 
     Args:
-        action: the action of the list. It shows a message, and records the change in the history.
+        action: the action, which the list of rows also offers. It shows a message, and records the change in the
+            history.
         verb: the label of the button, such as "Close now".
         text: what the action will do, for the operator.
     """

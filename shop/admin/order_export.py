@@ -62,7 +62,7 @@ def rows(orders: QuerySet[Order], *, references: bool = True) -> Iterator[str]:
         *("pk", "customer__username", "sale__name", "state", "created_at", "ending__at", "ending__by__username"),
         *(PRODUCTS, TOTAL, "currency", *((REFERENCES,) if references else ()), "key", "reason"),
     )
-    # The response has already begun with status 200, so report an error in the last row.
+    # The response has already begun with status 200. So if an error occurs, add a last row that says so.
     try:
         batch = list(found[:BATCH])
         while batch:

@@ -124,7 +124,8 @@ def handle_exception(error: Exception, context: Mapping[str, Any]) -> HttpRespon
         return _invalid([{"pointer": "#/items", "detail": str(error)}])
     if isinstance(error, exceptions.ValidationError):
         return _invalid(list(pointers(error.detail)))
-    # InternalError: the transaction has reached its time limit, or the server is read-only, for example a standby.
+    # InternalError means that the transaction has reached its time limit, or that the server is read-only, for example
+    # a standby.
     if isinstance(error, (OperationalError, InterfaceError, InternalError)):
         # The transaction may have been committed. The client finds out by repeating the request with the same key.
         if is_away(error):

@@ -54,7 +54,10 @@ class Seen:
 seen = Seen()
 looks = Seen()
 LOOKS = 10
-"""Requests about waiting rooms that a customer may send to a process in a second. A page sends one in two seconds."""
+"""Maximum number of requests about waiting rooms that a customer may send to a process in a second.
+
+A page sends one in two seconds.
+"""
 
 
 class OrderRate(BaseThrottle):

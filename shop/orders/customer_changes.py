@@ -21,7 +21,7 @@ class Changed:
     """The result of paying or cancelling an order.
 
     Args:
-        replayed: the order was already paid or cancelled, so this call changed nothing.
+        replayed: whether the order was already paid or cancelled, so that this call changed nothing.
     """
 
     order: Order

@@ -20,7 +20,7 @@ def expire_unpaid(*, batch: int = 100) -> int:
     """Expire pending orders whose time to pay is over, and give their units and allowances back exactly once.
 
     Args:
-        batch: orders in one transaction. Orders that another transaction has locked are skipped.
+        batch: maximum number of orders in one transaction. Orders that another transaction has locked are skipped.
 
     Returns:
         The number of orders that expired.

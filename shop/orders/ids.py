@@ -20,7 +20,10 @@ from django.conf import settings
 VERSION = 7
 """The version of the UUIDs."""
 HASHED = 4
-"""Length of the keyed hash in bytes. A short hash is enough: a customer who guesses it only sees a lost order."""
+"""Length of the keyed hash in bytes. A short hash is enough: it only keeps customers from making up ids.
+
+A customer who guesses the hash of a made-up id sees the page of a lost order, and gains nothing.
+"""
 
 
 def new_order_id(customer: int, at: datetime) -> UUID:

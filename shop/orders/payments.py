@@ -80,7 +80,7 @@ class ReceivedPayment:
     """A recorded payment.
 
     Args:
-        replayed: an earlier call has recorded it, with the same result.
+        replayed: whether an earlier call has already recorded the payment. The result is the same.
     """
 
     payment: Payment

@@ -99,8 +99,8 @@ def place_order(
             raise UnknownSale(f"There is no sale {sale}.")
         if guest and not offer.guest_checkout:
             raise NoGuests(offer.name)
-        # Do not check the ticket during a pause. Otherwise a customer without a ticket would not learn that the sale is
-        # paused, for which `place_request` raises `SalePaused`.
+        # Do not check the ticket during a pause: `place_request` raises `SalePaused` then. Otherwise a customer without
+        # a ticket would get an error about the ticket, and would not learn that the sale is paused.
         if offer.waiting_room and not offer.paused:
             tickets.require(ticket, offer=offer, customer=customer)
         request = make_request(

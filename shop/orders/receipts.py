@@ -59,8 +59,8 @@ class Placed:
 
     Args:
         order: the receipt.
-        replayed: an earlier request has placed the order.
-        queued: no worker has saved the order yet.
+        replayed: whether an earlier request has placed the order.
+        queued: whether the order is still in the queue, because no worker has saved it yet.
         place: place in the queue, from 1; None if the order is not queued.
     """
 

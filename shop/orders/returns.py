@@ -26,7 +26,7 @@ class ReceivedChargeback:
     """A recorded chargeback.
 
     Args:
-        replayed: an earlier call has recorded it, with the same result.
+        replayed: whether an earlier call has already recorded the chargeback. The result is the same.
     """
 
     refund: Refund
@@ -69,9 +69,10 @@ def return_order(
 def receive_chargeback(
     reference: str, *, payment: str, amount: Decimal, currency: str | None = None, report: str | None = None
 ) -> ReceivedChargeback:
-    """Record that the provider took back all money of a payment that the shop had not refunded. Return a paid order.
+    """Record that the provider took back all money of a payment that the shop had not refunded.
 
-    The chargeback replaces refunds of the payment that were due but not sent, because the customer has the money now.
+    If this payment has paid the order, put the units of the order back on hand, and mark the order as refunded. The
+    chargeback replaces refunds of the payment that were due but not sent, because the customer has the money now.
 
     Args:
         reference: the provider's reference of the chargeback. Repeated calls return the same chargeback.

@@ -10,7 +10,7 @@ from shop.models import Ending, Order
 
 
 class StateConflict(Exception):
-    """Another transaction has changed the order since it was read. Nothing was changed, so the caller may try again."""
+    """Another transaction has changed the order since it was read. The caller rolls back, and may try again."""
 
 
 def locked(order: UUID, **filters: Any) -> Order:

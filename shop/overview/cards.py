@@ -18,7 +18,10 @@ from shop.orders import unmatched
 MOST = 10
 """Maximum number of sales on the card. The sales that open first are shown."""
 LEAST = 5.0
-"""Minimum seconds between two readings. Counting orders reads all of them, and no operator waits for a new count."""
+"""Minimum seconds between two readings of the figures. A reading counts all orders, so it takes long.
+
+No operator waits for a new count.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,14 +27,14 @@ ACCEPTED = ("placed", "queued", "replayed")
 
 @dataclass(frozen=True)
 class Counts:
-    """The counters of order requests at one moment, since the processes started.
+    """The counters of order requests at one moment. They begin at 0 when the first process on this machine starts.
 
     Args:
         at: monotonic time of the reading, in seconds.
         results: order requests by result.
         refusals: refused order requests by sale and problem type.
         answers: order requests by HTTP status.
-        within: number of requests that took at most the bound, by the bound in seconds.
+        within: for each bound in seconds, the number of requests that took at most this time.
     """
 
     at: float
@@ -144,7 +144,7 @@ def quantile(within: Mapping[float, float], share: float) -> float | None:
     """Estimate a quantile of the response time in seconds, as Prometheus's `histogram_quantile` does.
 
     Args:
-        within: number of requests that took at most the bound, by the bound in seconds, in ascending order.
+        within: for each bound in seconds, in ascending order, the number of requests that took at most this time.
         share: the quantile, from 0 to 1.
     """
     if not within or not (total := max(within.values())):

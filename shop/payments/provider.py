@@ -63,7 +63,7 @@ class PaymentProvider(ABC):
 
     @property
     def connected(self) -> bool:
-        """Whether buyers pay at this provider. If not, `PAY_WITHOUT_PROVIDER` can let them mark orders as paid."""
+        """Whether buyers can pay at this provider. If not, `PAY_WITHOUT_PROVIDER` can let them mark orders as paid."""
         return True
 
     @property

@@ -27,7 +27,7 @@ class SignedProvider(PaymentProvider):
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port of `PAYMENT_PAGE`; empty if it is not set."""
+        """Scheme, host and port of `PAYMENT_PAGE`; empty if `PAYMENT_PAGE` is not set."""
         parts = urlsplit(settings.PAYMENT_PAGE)
         return f"{parts.scheme}://{parts.netloc}" if settings.PAYMENT_PAGE else ""
 

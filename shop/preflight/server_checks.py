@@ -19,7 +19,7 @@ from shop.preflight.finding import KEEP, Finding
 OTHERS = 10
 """Number of connections to Postgres to reserve for Celery, the admin, health checks and an operator."""
 SKEW, WRONG_CLOCK = 1.0, 30.0
-"""Seconds by which clocks may differ: from the first the check warns, from the second it is red.
+"""Seconds by which clocks may differ. The check warns from `SKEW`, and is red from `WRONG_CLOCK`.
 
 Tokens and payments fail when clocks differ.
 """

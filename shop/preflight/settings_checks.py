@@ -17,7 +17,7 @@ NAME_HOST = "Set ALLOWED_HOSTS to the host that customers use."
 LOCAL = {"127.0.0.1", "[::1]"}
 SHORTEST_SECRET = 16
 LOW_DISK, FULL_DISK = 0.10, 0.03
-"""Free share of the disk: below the first the check warns, below the second it is red."""
+"""Free share of the disk. The check warns below `LOW_DISK`, and is red below `FULL_DISK`."""
 
 
 def debug() -> Finding:

@@ -37,16 +37,19 @@ def with_pictures_from(origins: Iterable[str]) -> str:
 def with_forms_to(origin: str) -> str:
     """Return the strict policy for a page with a form that redirects to another origin.
 
-    Chromium also checks the redirect after a form against `form-action`, so the policy must allow its target.
+    Chromium also checks the redirect after a form against `form-action`, so the policy must allow the redirect.
 
     Args:
-        origin: scheme, host and port of the target.
+        origin: scheme, host and port of the URL to which the form redirects.
     """
     return STRICT.replace("form-action 'self'", f"form-action 'self' {origin}")
 
 
 class ContentSecurityPolicy:
-    """Middleware that sets the policy of HTML pages whose view has set none. The storefront's views set their own."""
+    """Middleware that sets the policy of an HTML page if its view has set no policy.
+
+    The views of the storefront set a policy of their own.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

@@ -291,7 +291,8 @@ class Door:
                 _survive(partial(recorder.web_process, busy=len(self._answering), waiting=self._whole.qsize()))
             now = time.monotonic()
             for proto, (deadline, _) in list(self._deadlines.items()):
-                # Take the action from the dictionary again: another thread may have removed or replaced it since.
+                # Take the action from the dictionary once more: another thread may have removed or replaced it since
+                # the loop began.
                 if deadline <= now and (due := self._deadlines.pop(proto, None)) is not None:
                     _survive(due[1])
 

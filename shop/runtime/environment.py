@@ -91,7 +91,7 @@ def require_packages(name: str, requirements: str, module: str) -> None:
     Args:
         name: name of the setting.
         requirements: requirements file with the packages.
-        module: a module of these packages, to look for.
+        module: a module of these packages. If Python finds it, the packages count as installed.
 
     Raises:
         ImproperlyConfigured: the packages are not installed.

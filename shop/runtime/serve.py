@@ -59,7 +59,7 @@ def allow_files(wanted: int) -> int:
 
 
 def migrated() -> bool:
-    """Return whether all migrations are applied. If Postgres does not answer, return True."""
+    """Return whether all migrations are applied. Also return True if Postgres does not answer: other checks say so."""
     # Use a new connection and close it, because the web server replaces this process.
     with suppress(Error), closing(connections.create_connection(DEFAULT_DB_ALIAS)) as connection:
         executor = MigrationExecutor(connection)

@@ -160,15 +160,17 @@ STOCK_SEGMENTS = environment.integer("STOCK_SEGMENTS", default=5, minimum=1, max
 # orders may then be lost, although their customers got status 202. Without this setting, a sale with `lua-queue` is not
 # preheated in such a Redis.
 QUEUED_ORDERS_MAY_BE_LOST = environment.boolean("QUEUED_ORDERS_MAY_BE_LOST", default=False)
-# Servers of the strategies below. A sale can choose one of them only if its setting is not empty.
-# `redlock`: independent servers, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
+# The strategies `redlock`, `etcd-lock`, `zookeeper-lock` and `file-lock` need the following settings. A sale can choose
+# such a strategy only if the setting of the strategy is not empty.
+# Independent servers for `redlock`, separated by commas: redis://one:6379/0,redis://two:6379/0,redis://three:6379/0
 REDLOCK_URLS = environment.redis_urls("REDLOCK_URLS", default=[])
-# `etcd-lock`: http://host:2379
+# Server of the strategy `etcd-lock`: http://host:2379
 ETCD_URL: Any = environment.text("ETCD_URL")
-# `zookeeper-lock`: host:2181,host:2181/path
+# Servers of the strategy `zookeeper-lock`, separated by commas, and the path of the locks: host:2181,host:2181/path
 ZOOKEEPER_HOSTS = environment.text("ZOOKEEPER_HOSTS")
-# `file-lock`, for a shop on one machine: a folder from which no other program deletes files. It is created if its
-# parent exists. The default is in the run folder if Postgres is the project's own, and empty otherwise.
+# Folder of the strategy `file-lock`, which works for a shop on one machine. No other program may delete files in this
+# folder. It is created if its parent exists. The default is in the run folder if Postgres is the project's own, and
+# empty otherwise.
 LOCK_FOLDER = environment.text("LOCK_FOLDER") or (str(RUN_FOLDER.path / "locks") if DATABASE_IS_OURS else "")
 
 # Metrics

@@ -65,8 +65,8 @@ def send(proto: Any, status: int, headers: Headers, response: Any) -> None:
     try:
         return proto.response_file(status, headers, f"/dev/fd/{reader}")
     finally:
-        # The view has used database connections of this thread, but another thread closes the response. Django then
-        # returns only the connections of that other thread to the pool.
+        # Return the database connections of this thread, which the view has used, to the pool. Another thread closes
+        # the response, and Django then returns only the connections of that thread.
         close_old_connections()
 
 

@@ -144,7 +144,7 @@ def measure_beat(**_: Any) -> None:
 
 @worker_ready.connect
 def look_for_queued_orders(**_: Any) -> None:
-    """Start saving when a worker is ready, because a dead worker may have left orders in the queue."""
+    """Start the task that saves queued orders when a worker is ready: a dead worker may have left orders queued."""
     save_queued_orders.delay()
 
 

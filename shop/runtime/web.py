@@ -66,7 +66,7 @@ def work(
     *rest: Any,
 ) -> None:
     """Handle requests until the process gets a signal to stop."""
-    # Import these here: loading the application has set up Django, which they need.
+    # Import these modules here: they need Django, which the loading of the application has set up.
     from shop.runtime import measuring
     from shop.runtime.door import Door
 

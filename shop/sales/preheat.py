@@ -74,8 +74,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
             _refuse_risk(locked)
             queued_in = _load(locked, skus, others, now)
         elif locked.opens_at > now:
-            # This sale may be loaded already, if one of the two sales got the common sku after that. Mark this sale as
-            # not loaded, so that it is loaded again when the earlier sale is over.
+            # This sale may be loaded already: the common sku may have been added to one of the two sales after the
+            # loading. Mark this sale as not loaded, so that it is loaded again when the earlier sale is over.
             Sale.objects.filter(pk=sale, preheated_at__isnull=False, unloaded_at=None).update(unloaded_at=now)
     offers.forget(sale)
     sold_out.forget()

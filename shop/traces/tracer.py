@@ -34,7 +34,7 @@ SLUG = re.compile("(?<=^/sales/)[^/]+")
 NAME = "last-unit"
 HEADER = "traceparent"
 NO_MESSAGES: Mapping[str, Any] = {"record_exception": False, "set_status_on_exception": False}
-"""Keeps messages of errors out of spans: a message of Postgres may quote the values of a row."""
+"""Arguments that keep messages of errors out of spans, because a message of Postgres may quote the values of a row."""
 LONGEST = 200
 """Maximum characters of a path in a span. Anybody can send a request with a longer path, without a log-in."""
 
@@ -136,7 +136,8 @@ class Tracer(Observer):
             self._tracer.start_span("wait for batch", start_time=_wall_clock(since)).end(_wall_clock(until))
 
     def committed(self, seconds: float) -> None:
-        # The commit took `seconds`. A statement that began in this time ran in autocommit: its span covers the commit.
+        # The commit took `seconds`. If a statement began in this time, it ran in autocommit. The span of the statement
+        # then covers the commit, so make no span of its own for the commit.
         if time.monotonic() - seconds > getattr(self._held, "statement_began", 0.0):
             self._ended_now("COMMIT", seconds, {"db.system.name": "postgresql"})
 

@@ -52,7 +52,8 @@ KEPT = timedelta(days=1)
 BURST = 15
 """Size of a burst of turns, in seconds of the rate: at most `rate * BURST` turns begin at once.
 
-In any period, at most `rate * (seconds + BURST)` turns begin, even if many admitted customers come back at once.
+In any period of `seconds`, at most `rate * (seconds + BURST)` turns begin, even if many admitted customers come back at
+once.
 
 In a large room, the polls after the opening are spread over `SPREAD` seconds. So turns begin up to `SPREAD / 4` seconds
 later than the rate allows, and then faster than the rate. `BURST` is twice this delay, because pages poll late. A much
@@ -189,8 +190,8 @@ def _standing(
         left = ceil((ends_at - now).total_seconds())
         return Standing("admitted", entered, place, 0, 0, left, ticket, ends_at)
     if place * 1000 <= admitted:
-        # This customer and others were away when their turns came. The turns of these customers begin at the rate, in
-        # the order in which they poll.
+        # This customer and others were away when their turns came. Their turns begin in the order in which they poll,
+        # and as fast as the rate of the sale allows.
         estimate = max(1, ceil(late / rate))
         pause = max(BURST if offer.paused else min(estimate, BURST), late / LOOKS_PER_SECOND)
         pace = max(FASTEST, ceil(random.uniform(0.5, 1.5) * pause))  # noqa: S311 - no secret

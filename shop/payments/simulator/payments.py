@@ -31,7 +31,7 @@ class Button(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPayment:
-    """A buyer's choice, and the reports that follow from it.
+    """A payment at the simulated provider: the buyer's choice, and the reports that follow from the choice.
 
     Args:
         reference: the provider's reference of the payment.
