@@ -76,8 +76,9 @@ def figures(sku: str) -> audit.Figures:
 def unowned(sku: str) -> int:
     """Return how many units on hand no customer can buy, because a copy in Redis neither offers nor reserves them.
 
-    Every way of selling has its own copy of the stock. While a way of selling has sold nothing, its copy is at least as
-    large as the stock, and does not change the result.
+    Each way of selling that takes units from Redis has its own copy of the stock there. The result is the largest
+    difference between the units on hand and a copy. If a way of selling has sold nothing, its copy is at least as large
+    as the units on hand, so it does not change the result.
     """
     on_hand = figures(sku).on_hand
     copies = (rung.copy(sku) for rung in RUNGS.values())

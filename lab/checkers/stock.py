@@ -27,7 +27,7 @@ class Records(Protocol):
     def repairs(self) -> bool: ...
 
     def figures(self) -> Figures:
-        """Return the figures of the sku in the conservation law: units received, on hand and sold."""
+        """Return the figures of the sku that the conservation law compares: units received, on hand and sold."""
         ...
 
     def unowned(self, on_hand: int) -> int:

@@ -128,7 +128,10 @@ class Attempt:
         return next((violation for violation in found if goal in (None, violation[0])), None)
 
     def _reaches_step(self, client: Client) -> bool:
-        """Make the fault happen if it is due. Return whether it did. Called in a client's thread before each step."""
+        """Make the fault happen if it is due. Return whether the fault happened.
+
+        Called in a client's thread before each step.
+        """
         with self._mutex:
             self.steps += 1
             if self.fault is None or self.happened or self.steps <= self._due:
@@ -159,7 +162,10 @@ class Attempt:
             self.experiment.crash(victim.name)
 
     def _hear(self) -> None:
-        """Wait a moment for a report. Make faults happen here, because only the main thread can start servers."""
+        """Wait a moment for a report of a client. If the report asks for the fault, make the fault happen.
+
+        This runs in the main thread, because only the main thread can start servers.
+        """
         with suppress(Empty):
             name, happens = self._reports.get(timeout=POLL)
             if happens is not None:

@@ -20,7 +20,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 
 LATE = 0.02
-"""Maximum delay in seconds: of a client's step after a fault, and of a helper's start."""
+"""Maximum delay in seconds of the step before which a fault has happened, and of the start of a helper."""
 POLL = 0.001
 """Seconds between two checks whether a client's wait is over."""
 
@@ -118,7 +118,7 @@ class Client:
     def listen(self, connection: Any, until: float) -> bool:
         """Wait for an answer until a deadline.
 
-        Return whether it has arrived. Called in the client's thread. See `Actor.listen`.
+        Return whether the answer has arrived. Called in the client's thread. See `Actor.listen`.
 
         Raises:
             Crash: the client has crashed.

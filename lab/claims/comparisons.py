@@ -51,7 +51,7 @@ RUNGS: Mapping[Part, Mapping[str, tuple[str, ...]]] = {
         "kazoo": ("kazoo-recipe",),
     },
 }
-"""The rungs that run a measured strategy or lock, where their slug differs from its name."""
+"""For each measured strategy or lock whose name is not the slug of a rung: the rungs that run it."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ SIZES = {
     "contention": ("attempts", "rounds", "seconds"),
     "retry-delay": ("nodes", "rounds", "handoffs"),
 }
-"""The sizes of a run that a report contains for each part."""
+"""For each part, the names of those values in a report that say how large the run was."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class SegmentedSale:
 
 @dataclass(frozen=True)
 class SegmentsRow:
-    """The figures of one number of segments.
+    """The figures that were measured with one number of segments.
 
     Attributes:
         sales: a `SegmentedSale` for each duration of work.
@@ -62,7 +62,7 @@ class ContendedSale:
 
 @dataclass(frozen=True)
 class ContentionRow:
-    """The figures of one number of clients."""
+    """The figures that were measured with one number of clients."""
 
     clients: int
     optimistic: ContendedSale

@@ -18,8 +18,8 @@ INERT_BASES = frozenset({"ABC", "Generic", "Protocol", "NamedTuple", "Enum", "Ex
 LAZY = re.compile(r"([a-z_]+(?:\.[a-z_0-9]+)+):(\w+)")
 """Matches a definition that is imported on first use, written as `module:name`."""
 SCRIPTS = {path.name: path for room in ROOMS for path in sorted((ROOT / room).rglob("*.lua"))}
-"""The Lua scripts by file name. Code names a script without `.lua` in a call of `script`, or if the script is in the
-folder `scripts` beside the code."""
+"""The Lua scripts by file name. Code names a script by its file name. In a call of `script`, and for a script in the
+folder `scripts` beside the code, it leaves out `.lua`."""
 
 Key = tuple[str, str]
 """A module and the name of a definition in it. The name of a method is `Class.method`."""
@@ -162,7 +162,10 @@ class Module:
         return unit
 
     def _refer(self, node: ast.expr, names: set[Key]) -> bool:
-        """Add the definition that a name or an attribute of a module leads to. Return whether there is one."""
+        """Add to `names` the definition to which a name or an attribute of a module leads.
+
+        Return whether there is such a definition.
+        """
         if isinstance(node, ast.Name) and node.id in self._definitions:
             names.add((self.name, node.id))
             return True

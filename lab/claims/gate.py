@@ -11,10 +11,12 @@ QUIET_TIMEOUT = 0.2
 
 
 class Gate:
-    """Stops the clients of a stress run while something happens to all of them.
+    """Stops the clients of a stress run while something happens to all of them, such as a jump of the clock.
 
-    The servers answer within microseconds. Without the gate, half a minute could pass between an answer and its use by
-    the client. That would be a pause, which is a different fault.
+    The servers answer within microseconds. Without the gate, the clock could jump by half a minute between an answer
+    and its use by the client. That would be a pause, which is a different fault.
+
+    A client is quiet while it takes no step: it pauses before a step, waits for a server, or is done.
 
     Args:
         threads: number of clients.
@@ -27,7 +29,7 @@ class Gate:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Inside the `with` block, count the calling client as quiet: it takes no step.
+        """Inside the `with` block, count the calling client as quiet.
 
         The block ends only when the gate is open.
         """
@@ -53,8 +55,8 @@ class Gate:
             wait: whether to close the gate and wait until the other clients are quiet. If False, the gate stays open.
 
         Yields:
-            Whether the other clients are quiet. False if another thread has closed the gate, because that thread may
-            wait for the calling thread.
+            Whether the other clients are quiet. False if they are not quiet after `QUIET_TIMEOUT` seconds. Also False,
+            without waiting, if another thread has closed the gate, because that thread may wait for this thread.
         """
         if not wait:
             yield True

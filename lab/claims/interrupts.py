@@ -37,7 +37,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
         signal.setitimer(signal.ITIMER_REAL, REPEAT_DELAY)
 
     signal.signal(signal.SIGALRM, lambda *arguments: signal.raise_signal(number))
-    # Ignore the alarm at exit: the interpreter removes its handlers, and the alarm would kill it.
+    # Ignore the alarm at exit: the interpreter removes its handlers, and an alarm would then kill the process.
     atexit.register(signal.signal, signal.SIGALRM, signal.SIG_IGN)
     sys.unraisablehook = lost
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ROOMS = ("lab", "loadtest", "shop", "inventory", "locking")
-"""The top-level packages whose definitions are hashed. `servers` only starts servers."""
+"""The top-level packages whose definitions are hashed. The package `servers` is left out: it only starts servers."""
 
 PROSE = frozenset({"help_text", "verbose_name", "verbose_name_plural"})
 """Arguments of Django's fields that only people read."""
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-"""Methods of a logger. Only people read log messages."""
+"""Methods of a logger. Their calls do not belong to the behaviour of code, because only people read log messages."""
 
 LUA_OR_SQL = re.compile(
     r"""(?P<string> "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \[(?P<level>=*)\[.*?\](?P=level)\] )

@@ -43,7 +43,7 @@ class Remeasured:
     """A result that was measured again.
 
     Attributes:
-        problem: why it was not stored. Empty if it was stored.
+        problem: why the result was not stored. Empty if it was stored.
     """
 
     result: Result

@@ -72,7 +72,7 @@ def refuse_unless_writable(folder: Path) -> None:
     Raises:
         OSError: files cannot be written there.
     """
-    # Do not only check permissions: the disk may be read-only or full.
+    # Create a file. A check of the permissions is not enough, because the disk may be read-only or full.
     with TemporaryFile(dir=folder):
         pass
 

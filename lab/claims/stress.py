@@ -11,7 +11,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import WITH_A_STANDBY, new_experiment
 
 QUICK = 0.005
-"""Seconds. A sound rung whose attempts take no longer is tried `MANY` times."""
+"""If an attempt on a sound rung takes at most this number of seconds, the rung is tried `MANY` times."""
 MANY, FEW = 10_000, 500
 """Number of attempts: `MANY` for quick sound rungs, `FEW` for all other rungs."""
 WITH_STANDBY = 150

@@ -98,7 +98,7 @@ def verdict(slug: str) -> Mapping[str, Any] | None:
 
 
 def schedules(slug: str) -> int:
-    """Return the number of schedules of the last check of a rung's claim; 0 if it is not stored."""
+    """Return how many schedules the last check of a rung's claim has run; 0 if no check is stored."""
 
     def count(stored: Any) -> int:
         line = stored.get(slug, {})
@@ -115,9 +115,10 @@ def store_verdict(entry: LadderEntry, line: Mapping[str, Any]) -> None:
 
 
 def stress(slug: str) -> Mapping[str, Any] | None:
-    """Return a rung's stored stress run, or None.
+    """Return a rung's stored stress run. None if none is stored.
 
-    It has the attempts (`tries`), the breaks (`broken`), and `outdated`.
+    It has the number of attempts (`tries`), the number of attempts that broke the rung (`broken`), and whether the
+    rung's behaviour has changed since then (`outdated`).
     """
     return _load(STRESS, slug, behaviour_of_stress)
 

@@ -69,7 +69,8 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
     try:
         with server_errors():
             if job in ("check", "remeasure", "stress"):
-                # Do not do this for a search: pages replay its witness, and the Redis of the pages cannot restart.
+                # Not for a search: pages replay the witness that a search finds, and the Redis of the pages cannot
+                # restart.
                 sandbox = restarting_sandbox(LADDER[slug], sandbox)
             return jobs[job](slug, sandbox, **options)
     except Missing as missing:

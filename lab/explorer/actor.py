@@ -108,7 +108,7 @@ class Actor:
         return f"<Actor {self.name}, {self.state.name.lower()}, {self.pending and self.pending.does}>"
 
     def start(self) -> None:
-        """Start the thread. It runs until its first step."""
+        """Start the thread. It runs until it stops before its first step."""
         self.thread.start()
 
     def resume(self) -> None:
@@ -137,7 +137,7 @@ class Actor:
         """Wait until the scheduler resumes the actor. Called in the actor's own thread.
 
         Args:
-            pending: the step that it is about to take.
+            pending: the step that the actor is about to take.
             at: the file and line that run the step. By default, the line that this thread runs now.
 
         Raises:
@@ -171,7 +171,7 @@ class Actor:
         return not self.timed_out
 
     def mark_blocked(self, *, blocked: bool) -> None:
-        """Record whether the actor waits in a server. Ignored if the actor has stopped in the meantime."""
+        """Record whether the actor waits in a server. Do nothing if the actor has stopped in the meantime."""
         with self._mutex:
             if blocked and self.state in (State.RUNNING, State.LISTENING):
                 self.state = State.BLOCKED

@@ -109,8 +109,8 @@ class Actors:
     def kill_all(self) -> None:
         """Crash every actor that is not done."""
         living = [actor for actor in self._started() if actor.state is not State.DONE]
-        # Mark all of them as crashed first. Otherwise an actor that waits for a lock would get it when the holder is
-        # killed.
+        # Mark all living actors as crashed before the first one is killed. Otherwise an actor that waits for a lock
+        # would get the lock when the holder is killed.
         for actor in living:
             actor.crashed = True
         for actor in living:

@@ -102,11 +102,15 @@ class Experiment(Protocol):
         ...
 
     def offers(self, fault: Fault, actor: str = "") -> bool:
-        """Return whether a fault can happen now: to the named actor, or, without a name, to all actors."""
+        """Return whether a fault can happen now.
+
+        Args:
+            actor: name of the actor that the fault hits. Empty for a fault that hits no single actor.
+        """
         ...
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Make a fault happen, see `offers`."""
+        """Make a fault happen that `offers` has allowed, with the same arguments."""
         ...
 
     def wake_watchdog(self, actor: str) -> None:

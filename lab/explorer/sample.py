@@ -86,7 +86,7 @@ class _Walk:
             self._priorities.setdefault(name, self._draws.random())
         first = max(point.enabled, key=self._priorities.__getitem__)
         if self._done in self._changes:
-            # negative, so lower than every priority that was not changed
+            # A changed priority is negative, so it is lower than every priority that was not changed.
             self._priorities[first] = -self._draws.random()
             first = max(point.enabled, key=self._priorities.__getitem__)
         return first

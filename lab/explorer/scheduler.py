@@ -31,12 +31,12 @@ from lab.explorer.trace_equivalence import TraceKey
 MAX_STEPS = 400
 """Maximum number of steps of a run. Actors that only hinder each other would never finish."""
 MAX_PASSES = 8
-"""How often time may pass in a run with a fault because no actor can go on. If still no actor can go on, the run ends:
-a client can never enter."""
+"""How often time may pass, in a run with a fault, because no actor can go on. If no actor can go on after that either,
+the run ends with a violation of `progress`: a client can never enter."""
 BEFORE_EXPIRY = 0.3
 """Seconds before an expiry at which polling waiters check once more. They may read a TTL that is rounded to zero."""
 EXPIRY_MARGIN = 0.5
-"""Seconds that pass beyond the next deadline, so that deadlines at almost the same time end together."""
+"""Seconds that pass beyond the next deadline, so that waits and leases with almost the same deadline end together."""
 
 CANNOT_ENTER = {
     "never": "No client is inside, but {who} can never enter.",

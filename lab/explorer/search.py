@@ -120,7 +120,8 @@ def explore(
         try:
             walk, run = _walk(experiment, prefix, bounds, seen, faults, goal)
         except Diverged as error:
-            # If several clients wait for one row, Postgres may serve them in another order than before.
+            # If several clients wait for one row, Postgres may serve them in another order than before. Then the prefix
+            # cannot be repeated.
             logger.info("Left out: %s", error)
             left_out = min(left_out, prefix.cost)
             continue

@@ -14,7 +14,8 @@ def current_line() -> tuple[str, int]:
     """Return the line of the code under test from which this function was called.
 
     Returns:
-        The file, relative to the project folder, and the line number. Empty and 0 if no caller is in a shown folder.
+        The file, relative to the project folder, and the line number. If no caller is in a folder of `SHOWN`, the file
+        is empty and the number is 0.
     """
     found = "", 0
     best = len(SHOWN)

@@ -67,7 +67,7 @@ class LeaseFaults:
             self.sandbox.pass_time(RENEWAL_INTERVAL)
 
     def wait_for_renewal(self) -> None:
-        """Let time pass until a watchdog has to renew."""
+        """Let time pass until the watchdogs have to renew their leases."""
         self.history.faults += 1
         self.sandbox.pass_time(RENEWAL_INTERVAL)
 

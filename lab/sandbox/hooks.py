@@ -112,7 +112,7 @@ def _before_the_statement(execute: Callable[..., Any], sql: str, *rest: Any) -> 
 
 
 class Notification(ABC):
-    """A source of events that an actor can wait for, other than a connection to Redis."""
+    """A source of events, other than a connection to Redis, for which an actor can wait."""
 
     @abstractmethod
     def arrived(self) -> bool:

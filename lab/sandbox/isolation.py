@@ -11,7 +11,10 @@ from django.conf import settings
 from servers import RunFolder, ServerError
 
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
-"""The environment variables that these commands inherit. None of them has an address, password or key of the shop."""
+"""The environment variables of this process that a command with servers of its own inherits.
+
+None of them has an address, password or key of the shop.
+"""
 STOP_TIMEOUT = 15.0
 """Seconds within which the servers of a killed command must end."""
 RETRY_DELAY = 0.1

@@ -122,7 +122,7 @@ class RedisDatabase:
         self._snapshot = {key: self.client.dump(key) for key in self.client.keys("*")}
 
     def restore_snapshot(self) -> None:
-        """Restore the data of `save_snapshot`, in one transaction: no client may see a part of it."""
+        """Restore the data that `save_snapshot` has copied, in one transaction, so that no client sees a part of it."""
         pipeline = self.client.pipeline()
         pipeline.flushdb()
         for key, value in self._snapshot.items():

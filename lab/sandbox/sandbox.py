@@ -111,7 +111,7 @@ class Sandbox:
         """Empty the Redis database and mark it as the lab's.
 
         Raises:
-            NotOurs: it holds keys that are not the lab's.
+            NotOurs: the database holds keys that are not the lab's.
         """
         if not self._mark:
             found: Any = self.observer.execute(MARK_TEXT).fetchone()
@@ -207,7 +207,7 @@ class Sandbox:
 
     @contextmanager
     def as_default(self) -> Iterator[None]:
-        """Inside the `with` block, make connections of the sandbox Django's defaults in this thread."""
+        """Inside the `with` block, let Django use the sandbox as its default database and cache in this thread."""
         before = connections[DEFAULT_DB_ALIAS], caches["default"]
         self.connect_thread("stage")
         try:
@@ -265,7 +265,7 @@ class Sandbox:
         if actor.listens_to is not None:
             return self._is_blocked_in_redis(actor.listens_to)
         pids = backends_of(self._connections.get(actor.name), actor)
-        # The second query is slow. So first ask whether any backend blocks the actor's backends.
+        # The query `BLOCKED_BY_A_CLIENT` is slow. So first ask whether any backend blocks the actor's backends.
         if (
             pids
             and self.observer.execute(COUNT_BLOCKERS, [pids]).fetchone() != (0,)

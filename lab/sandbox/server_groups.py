@@ -48,7 +48,10 @@ class ServerGroup(ABC):
         """Make a fault of a server happen."""
 
     def serve(self, place: str, node: Node | None) -> None:
-        """Let clients and the sandbox find a server at a place, see `Fleet`. If `node` is None, they find no server."""
+        """Let clients and the sandbox find a server at a place. If `node` is None, they find no server there.
+
+        `Fleet` says what a place is.
+        """
         self.fleet.serve(place, node)
         address = str(self.fleet.address(place))
         if node is None:
@@ -57,7 +60,7 @@ class ServerGroup(ABC):
             self.sandbox.nodes[address] = node.admin
 
     def url(self, place: str) -> str:
-        """Return the URL of a place. Clients find the server of the place there. See `Fleet`."""
+        """Return the URL at which clients find the server of a place. `Fleet` says what a place is."""
         return f"unix://{self.fleet.address(place)}"
 
 

@@ -29,7 +29,7 @@ class SteppedWatchdog(Watchdog):
 
     @property
     def renews(self) -> bool:
-        """Whether it watches a lease that still has to be renewed."""
+        """Whether the watchdog watches a lease that still has to be renewed."""
         leases = [entry.lease() for entry in list(self._watched.values()) if entry.renewer is not None]
         return any(lease is not None and lease.remaining() > 0 for lease in leases)
 
@@ -57,4 +57,4 @@ def _watchdog() -> Watchdog:
 IN_THE_MODULES = StandIns(*((module, "watchdog", _OfTheActor()) for module in USERS))
 
 IN_THE_RUNGS = StandIns((rung, "watchdog", _OfTheActor()))
-"""Replaces the watchdog of the lab's locks that renew themselves."""
+"""Replaces the watchdog in the module of the lab's own locks, so that they use the watchdog of the calling actor."""

@@ -27,7 +27,7 @@ from shop.sales import offers
 
 
 class RungOrders(APIView):
-    """Place orders through a rung: a flawed way of selling. It uses the lab's own tables."""
+    """Place orders through a rung, which is a flawed way of selling. The orders go into the lab's own tables."""
 
     throttle_classes = (OrderRate,)
 

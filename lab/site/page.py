@@ -11,9 +11,9 @@ from shop.pages.page import PageRefused, View, page
 __all__ = ["PageRefused", "lab_page", "read_only_lab_page"]
 
 lab_page = partial(page, refused="lab/refused.html")
-"""Make a view a lab page, see `shop.pages.page.page`."""
+"""Decorate a view of the lab as `shop.pages.page.page` does. A `PageRefused` is shown with the lab's template."""
 
 
 def read_only_lab_page(view: View) -> View:
-    """Make a view a lab page that allows only GET and HEAD."""
+    """Decorate a view of the lab with `lab_page`, and allow only GET and HEAD."""
     return require_safe(lab_page(view))

@@ -10,7 +10,9 @@ from django.utils.translation import ngettext
 
 
 def measured_line(results: Iterable[Mapping[str, Any]]) -> str:
-    """Return a sentence for each machine: the first and last day, and the machine. Empty if no day is known.
+    """Return a sentence for each machine: its description, and the first and last day of its measurements.
+
+    The result is empty if no day is known.
 
     Args:
         results: stored results. `made` is a day such as 2026-01-31; `machine` has `cpus`, `processor` and `python`.

@@ -28,7 +28,7 @@ from servers.etcd import Etcd
 
 
 class EtcdWorkload(LockServerWorkload):
-    """Clients of an `EtcdLock`, which stop before each request."""
+    """Clients of an `EtcdLock`. Each client stops before each of its requests to the server."""
 
     def prepare(self) -> Mapping[str, Job]:
         server = self.server()

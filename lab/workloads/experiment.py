@@ -84,7 +84,7 @@ class Experiment:
         self.faults.inject(fault, actor)
 
     def wake_watchdog(self, actor: str) -> None:
-        """Let time pass until a watchdog has to renew."""
+        """Let time pass until the watchdog of an actor has to renew its leases."""
         self.faults.wait_for_renewal()
 
     def crash(self, actor: str) -> None:

@@ -99,9 +99,9 @@ class RedisLockWorkload(LockWorkload):
         return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        # Let grants and offers to dead clients expire.
+        # Let the grants of dead clients expire, and the offers of the lock to dead waiters.
         self.sandbox.pass_time(1.01 * TTL)
-        # the first attempt may still offer the lock to dead waiters; the second attempt must succeed
+        # The first attempt may still offer the lock to dead waiters. The second attempt must succeed.
         for _ in range(2):
             lock = RedisLock(self.sandbox.redis, "stock", ttl=LATE_TTL, renew=False)
             lease = lock.acquire(blocking=False)

@@ -73,7 +73,7 @@ class PostgresWorkload(LockWorkload):
 
 
 class LockGrants:
-    """The grants of a lock table in Postgres. The server's clock cannot be set, so their expiry is moved instead."""
+    """The grants of a lock table in Postgres. The server's clock cannot be set, so the expiry of a grant is moved."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox

@@ -98,7 +98,11 @@ class Worker:
 
 
 def main(descriptor: int) -> None:
-    """Carry out the commands that arrive on a file descriptor, until its other end is closed."""
+    """Carry out the commands that arrive on a connection, until the other process closes it.
+
+    Args:
+        descriptor: file descriptor of the connection.
+    """
     # Do not log lost leases: flawed locks lose them on purpose.
     logging.disable(logging.WARNING)
     with Connection(descriptor) as control:

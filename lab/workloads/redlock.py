@@ -111,7 +111,7 @@ class RedlockWorkload(PrimaryWorkload):
 
 
 class StoppingBallot(Ballot):
-    """A ballot of all nodes that is one step of the calling actor."""
+    """A ballot in which all nodes vote. The whole ballot is one step of the calling actor."""
 
     def hold(self, seconds: float) -> None:
         does = "; ".join(f"{call.script}.lua on all nodes: {' '.join(call.keys)}" for call in self._calls)

@@ -122,7 +122,8 @@ def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[Sto
     """
 
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
-        # Buyers do not report that they are inside: the strategies are the shop's own and have no hook for that.
+        # Buyers do not report that they are in the critical section: the strategies are the shop's own, and have no
+        # hook for such reports.
         history = History(holders_known=False)
         sells = seller(entry, demand.units, history)
         checker = StockChecker(

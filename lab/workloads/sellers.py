@@ -87,7 +87,7 @@ class Seller(ABC):
 
     @abstractmethod
     def figures(self) -> Figures:
-        """Return the figures of the sku in the conservation law: units received, on hand and sold."""
+        """Return the figures of the sku that the conservation law compares: units received, on hand and sold."""
 
     @abstractmethod
     def unowned(self, on_hand: int) -> int:

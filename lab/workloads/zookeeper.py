@@ -35,7 +35,7 @@ from servers.zookeeper import ZooKeeper
 RETRY_DELAY = 0.02
 """Seconds between two attempts to use a lost connection."""
 LONGEST_WAIT = 1e6
-"""Seconds. A longer wait counts as infinite."""
+"""A wait of more than this number of seconds counts as infinite."""
 
 
 class ZooKeeperWorkload(LockServerWorkload):
@@ -167,7 +167,7 @@ class StoppingClient(KazooClient):  # type: ignore[misc, unused-ignore]
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc, unused-ignore]
-    """kazoo's threads. An actor that waits for an event here waits on the schedule's clock."""
+    """Makes kazoo's threads and events. An actor that waits for one of these events uses the schedule's clock."""
 
     client: StoppingClient
 

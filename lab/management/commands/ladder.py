@@ -136,7 +136,8 @@ def _report(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _table(lines: Mapping[str, Mapping[str, Any]], slugs: Sequence[str]) -> Table:
-    # Fit into 80 columns: only text columns wrap, and without verdicts there is no column for them.
+    # Fit the table into 80 columns: only the columns with texts wrap, and the column of verdicts is left out if there
+    # are no verdicts.
     words = [Column("breaks", min_width=10), Column("by", min_width=7)]
     columns = [Column("rung", no_wrap=True), Column("claim", no_wrap=True), *words]
     columns += [Column("verdict", no_wrap=True)] if lines else []

@@ -9,7 +9,7 @@ from lab.site.choice.questions import Answers
 from lab.site.choice.rows import BY_SLUG, ChoiceRow
 
 SQL = ("redis", "postgres")
-"""The answers about servers with which a Postgres is available."""
+"""Those answers to the question about servers that include Postgres."""
 USABLE = {
     **dict.fromkeys(("guarded-update", "database-row", "unique-insert", "advisory", "optimistic", "group-commit"), SQL),
     **dict.fromkeys(("lua", "queue", "segmented"), ("redis",)),
@@ -18,7 +18,10 @@ USABLE = {
     "redlock": ("several-redis",),
     "etcd": ("etcd",),
 }
-"""For each row that needs a server: the answers about servers with which it can be used. Other rows need no server."""
+"""For each row that needs a server: the answers to the question about servers with which the row can be used.
+
+The other rows need no server.
+"""
 SERVERS = {
     **dict.fromkeys(USABLE, gettext_noop("Postgres")),
     **dict.fromkeys(("lua", "queue", "segmented"), gettext_noop("Redis beside Postgres")),
@@ -55,7 +58,7 @@ BECAUSE = {
     "zookeeper": gettext_noop("No failover grants it twice, and each grant has a fence that your data can check."),
     "etcd": gettext_noop("No failover grants it twice, and each grant has a fence that your data can check."),
 }
-"""The reason for each row when it is the answer."""
+"""For each row, the reason that the page gives if this row is the answer."""
 
 
 def decide(answers: Answers) -> ChoiceRow:

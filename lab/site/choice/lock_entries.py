@@ -1,4 +1,4 @@
-"""Texts about each lock that its capabilities do not cover: its needs, its cost, when it fails, when to choose it.
+"""Texts about each lock. They say what its capabilities do not: its needs, its cost, when it fails, when to choose it.
 
 docs/choose-lock.md and the table of the choice are made from them.
 """
@@ -19,7 +19,7 @@ from locking.zookeeper import ZooKeeperLock
 
 @dataclass(frozen=True)
 class GuideEntry:
-    """Texts about one lock that its capabilities do not cover.
+    """Texts about one lock. They say what its capabilities do not say.
 
     Args:
         lock: the class of the lock.

@@ -74,7 +74,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Answers:
-    """The answer to each question, by its name in the address."""
+    """A reader's answers. There is a field for each question, with the `name` of the question."""
 
     where: Literal["process", "machine", "machines"]
     work: Literal["statement", "queued", "steps"]

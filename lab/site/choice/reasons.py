@@ -147,7 +147,10 @@ RULES = (
         ("redis-lock",),
     ),
 )
-"""The reasons. The first that applies is shown. A test ensures that every row has a reason and every rule is used."""
+"""The reasons against rows. The page shows the first one that applies to a row.
+
+A test ensures that each row gets a reason, and that each of these rules is used.
+"""
 
 
 def why_not(row: ChoiceRow, answers: Answers) -> str:

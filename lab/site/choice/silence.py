@@ -31,10 +31,10 @@ class Silence:
     """How long a lock stays held after its client falls silent.
 
     Attributes:
-        machine: after the machine has died.
-        network: after the network was cut, while the holder lives.
+        machine: how long after the client's machine has died.
+        network: how long after the network was cut, while the client lives.
         source: where this is documented: an address, or a file of this repository.
-        process: after the process was killed. Empty if it is the same as after the machine has died.
+        process: how long after the client's process was killed. Empty if it is as long as after the machine has died.
         measured: whether the comparison measures the time after the process was killed.
     """
 

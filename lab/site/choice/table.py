@@ -1,4 +1,4 @@
-"""The table of the choice. A cell shows a stored figure, a text with its source, or that nothing was measured."""
+"""The table of the choice. A cell shows a stored figure, a text with its source, or a note that no figure exists."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class ChoiceCell:
 
     Attributes:
         text: its text. Text between backticks is code.
-        source: the source of a text that was not measured here: an address, or a file of this repository.
+        source: where the text comes from: an address, or a file of this repository. Empty if no source is shown, such
+            as for a figure that was measured here.
     """
 
     text: str

@@ -18,7 +18,7 @@ from lab.site.page import read_only_lab_page
 
 @read_only_lab_page
 def choice(request: HttpRequest) -> HttpResponse:
-    """Ask the first question without an answer. If all questions have answers, show the row to which they lead."""
+    """Ask the first question that has no answer yet. If all have answers, show the row to which the answers lead."""
     given = parse(request.GET.dict())
     left = [question for question in QUESTIONS if question.name not in given]
     context = {

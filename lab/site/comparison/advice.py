@@ -168,7 +168,10 @@ def supported_arguments(measured: Mapping[Part, Measured | None]) -> Iterator[Sa
 
 
 def _named() -> dict[str, object]:
-    """Return values for the other names in the texts: settings of the measured code, and links to their sources."""
+    """Return values for the names in braces in the texts, except `better`, `worse` and `times`.
+
+    They are settings of the measured code, and links to the sources of the texts.
+    """
     return {
         "redis_py_sleep": f"{REDIS_PY_SLEEP:g}",
         "redlock_delay": f"{REDLOCK_RETRY_DELAY:g}",

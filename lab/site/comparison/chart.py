@@ -68,7 +68,8 @@ def line_chart(title: str, x_title: str, series: Sequence[Series], *, logarithmi
         title: quantity on the y axis.
         x_title: quantity on the x axis.
         series: the lines, all with the same x, and positive.
-        logarithmic: whether the y axis is logarithmic, too. All y must then be positive. Otherwise it begins at 0.
+        logarithmic: whether the y axis is logarithmic, too. All y must then be positive. If it is not logarithmic, the
+            y axis begins at 0.
         unit: unit, shown after the numbers of the y axis.
     """
     xs = [x for x, _ in series[0].points]

@@ -20,7 +20,7 @@ class ComparisonLink:
     Attributes:
         address: address of the row.
         name: name of the measured strategy or lock.
-        figure: the first figure of the row with its heading, or that it is out of date.
+        figure: the heading and the value of the row's first figure, or "out of date" in place of the value.
     """
 
     address: str

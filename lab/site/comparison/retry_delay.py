@@ -104,7 +104,7 @@ def _default(polled: Sequence[HandOverRow]) -> Iterator[str]:
 
 
 def _equal(polled: Sequence[HandOverRow], told: Sequence[HandOverRow]) -> Iterator[str]:
-    """Yield a sentence for each other lock.
+    """Yield a sentence for each lock that wakes its waiters.
 
     It names the delay at which Redlock is as fast as that lock, and the cost of an idle waiter at this delay.
     """

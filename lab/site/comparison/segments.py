@@ -17,7 +17,7 @@ CLAIMED = 5
 """Number of segments in the claim that five segments are five times as fast."""
 STYLES = ("first", "second", "third", "fourth")
 BUSY = 0.85
-"""Share of busy processors, from 0 to 1, from which the processors count as the limit."""
+"""If at least this share of the processors is busy, from 0 to 1, the page names the processors as the limit."""
 
 
 def segments_section(measured: Measured | None) -> CurveSection:

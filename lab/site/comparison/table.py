@@ -16,7 +16,10 @@ TITLES: dict[Part, str] = {"strategies": gettext_noop("Strategies"), "locks": ge
 NAME = "name"
 THIRD_PARTY = gettext_noop("third-party")
 PROTOCOLS = {"redisson": gettext_noop("protocol of Redisson, in Python")}
-"""Notes for peers whose code is in this project. Other peers have the note `THIRD_PARTY`. See `Measurement.peer`."""
+"""Notes on rows that are measured for comparison only (see `Measurement.peer`), if their code is in this project.
+
+The other rows of this kind have the note `THIRD_PARTY`.
+"""
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,10 @@ def source_files(entry: LadderEntry, steps: Iterable[Step]) -> list[SourceFile]:
 
 
 def place_of(step: Step) -> tuple[str, int]:
-    """Return the file, relative to the project folder, and the line that ran a step. Empty and 0 if none is shown."""
+    """Return the file, relative to the project folder, and the number of the line that ran a step.
+
+    If the pages show no line for the step, the file is empty and the number is 0.
+    """
     if not step.file and step.does.startswith((f"GET {STOCK}", f"SET {STOCK} ")):
         # Clients sell outside of the lock's code: show the line that sells.
         return _place_of_sale()

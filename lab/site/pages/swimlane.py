@@ -15,7 +15,7 @@ from lab.workloads.base import NAMES
 ROW = 34
 """Height of a row in pixels. The list beside the picture has the same height."""
 TAIL = 24
-"""Height in pixels below the last row, in which the bands show the state after it."""
+"""Height in pixels of the space below the last row. The bands show there the state after the last step."""
 LONGEST_VALUE = 12
 """Maximum length of a value that is shown in full. A longer value is an owner token, whose first letters are enough."""
 SERVERS = {"redis": "Redis", "postgres": "Postgres", "zookeeper": "ZK", "etcd": "etcd"}
@@ -113,7 +113,7 @@ class Swimlane:
 
     @property
     def last(self) -> Panel | None:
-        """The state at the end; None without steps."""
+        """The panel with the state after the last step; None if the run has no steps."""
         return self.panels[-1] if self.panels else None
 
 

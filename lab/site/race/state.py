@@ -86,7 +86,7 @@ class Race:
 
     @property
     def limit(self) -> float:
-        """The time limit in seconds."""
+        """The time limit of the race, in seconds."""
         return START_SECONDS + RACER_SECONDS * len(self.racers)
 
     def update(self, line: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Race:
         racer.p50_ms, racer.p99_ms = line.get("p50_ms") or racer.p50_ms, line.get("p99_ms") or racer.p99_ms
 
     def save(self) -> None:
-        """Store the state in Redis. This is also a sign of life.
+        """Store the state in Redis, with the present time as the last sign of life of this process.
 
         Raises:
             RedisError: Redis did not answer.
