@@ -43,8 +43,10 @@ REQUEST = 20
 """Time to answer a request that has arrived completely. After that, the server answers it with 503."""
 
 STREAMS = 2
-"""Number of responses that a web process sends in pieces at the same time, such as exports. Each uses a thread, and a
-connection to Postgres while it makes a piece."""
+"""Number of responses that a web process sends in pieces at the same time, such as exports.
+
+Each of these responses uses a thread, and a connection to Postgres while it makes a piece.
+"""
 
 DRAIN = ANNOUNCED_IDLE + 1
 """Maximum time in which a stopping web process still takes requests. It answers them with `Connection: close`."""

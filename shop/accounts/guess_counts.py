@@ -1,7 +1,8 @@
 """Count password guesses: in Redis for all processes together, or in this process while Redis is away.
 
-An IP address is *known* to an account that has logged in from it. Each known address has its own count for the account;
-all unknown addresses share one. So attackers elsewhere cannot lock the owner out, and their guesses stay limited.
+An IP address is *known* to an account that has logged in from it. Each known address has its own count for the account,
+and all unknown addresses share one count for the account. So attackers elsewhere cannot lock the owner out, and their
+guesses stay limited.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Because hashing a password is slow, a process adds fewer than this in `WINDOW` s
 # killed, its tries stay under way until the count expires.
 #
 # KEYS: the key that exists if the address is known; the counts of the account at this address, of the account at all
-# unknown addresses, and of the address if there is one.
+# unknown addresses, and of the address, if the try has an address.
 # ARGV: the seconds of a window; the limits of the account and of the address.
 # Count the try in both counts, or in neither if one of them has reached its limit: a try that is refused at one limit
 # must not use up the other limit.

@@ -28,7 +28,7 @@ from shop.accounts.errors import GuestExists, NameTaken
 from shop.models import BrowserSession, Guest, Order
 
 GUESTS = Guest.objects.exclude(user__emailaddress__verified=True)
-"""Guests without a confirmed address. A guest who confirms one is no longer a guest, but their row stays."""
+"""Guests without a confirmed address. A guest who confirms an address is no longer a guest, but their row stays."""
 IS_GUEST = Exists(GUESTS.filter(user=OuterRef("pk")))
 """Expression for a query of users: whether a user is a guest."""
 SAME_FORM = timedelta(minutes=1)

@@ -56,7 +56,7 @@ looks = Seen()
 LOOKS = 10
 """Maximum number of requests about waiting rooms that a customer may send to a process in a second.
 
-A page sends one in two seconds.
+A page sends one request in two seconds.
 """
 
 
@@ -64,8 +64,8 @@ class OrderRate(BaseThrottle):
     """Allow a customer `ORDER_RATE` order requests in a second, counted in Redis for all processes.
 
     The first request of a customer in a second is counted only in this process. Nearly all customers send only this
-    one, and a command to Redis would take a fifth of the CPU time of a refusal. The second request adds both requests
-    to the count in Redis. So a customer can send one request too many to each web process.
+    request, and a command to Redis would take a fifth of the CPU time of a refusal. The second request adds both
+    requests to the count in Redis. So a customer can send one request too many to each web process.
 
     While Redis does not answer, each process counts for itself. While Redis hangs, only one request at a time waits for
     Redis.

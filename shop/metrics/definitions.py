@@ -54,7 +54,7 @@ class ReadOnRequest(Metric):
 
 
 LATENCIES = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
-"""Bounds of the buckets in seconds, for durations of whole requests. The last one is the time limit of a request."""
+"""Bounds of the buckets in seconds, for durations of whole requests. The last bound is the time limit of a request."""
 MOMENTS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Bounds of the buckets in seconds, for durations of parts of a request, such as the wait for a lock."""
 

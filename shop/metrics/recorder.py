@@ -26,7 +26,7 @@ PAUSE = 0.25
 MOST_SALES = 100
 """Maximum number of sales whose refusals a process counts separately, because each sale adds series to the metrics."""
 MOST = 100_000
-"""Maximum number of increments and of observations that wait for the next write. Older ones are dropped."""
+"""Maximum number of increments, and of observations, that wait for the next write. The oldest in excess are dropped."""
 WRITING = "Writing metrics"
 
 
@@ -187,7 +187,7 @@ class Recorder(Observer):
         self._begin()
 
     def _begin(self) -> None:
-        """Start the thread that writes. A forked child needs a new one."""
+        """Start the thread that writes the events. A forked child has to start a thread of its own."""
         threading.Thread(target=self._write_on, name="metrics", daemon=True).start()
 
     def _write_on(self) -> None:

@@ -21,7 +21,7 @@ from shop.metrics.folder import ROLES, MetricsFolder
 PATH = "/metrics"
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 PROXIED = ("x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "forwarded", "via")
-"""Headers that a proxy sets. A request with one of them may come from another machine, through a proxy on this one."""
+"""Headers that a proxy sets. A request with such a header may come from another machine, through a local proxy."""
 
 
 def may_read(address: str, headers: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Change the state of an order: lock its row, check its state, and write the new one with a guarded update."""
+"""Change the state of an order: lock its row, check its state, and write the new state with a guarded update."""
 
 from __future__ import annotations
 

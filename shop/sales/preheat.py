@@ -34,8 +34,8 @@ class SaleOnHold(CannotPreheat):
 def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = None) -> None:
     """Load the stock of a sale, or correct the loaded stock.
 
-    When two sales offer the same sku, the one that opens first sells it. The other sale is preheated when the first is
-    over.
+    When two sales offer the same sku, the sale that opens first sells it. The other sale is preheated when the first
+    sale is over.
 
     Args:
         wait: whether to wait while another process preheats the sale.

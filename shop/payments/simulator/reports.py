@@ -14,7 +14,7 @@ from shop.payments import signatures
 
 PAYMENTS = "/api/payments/"
 RETRY_DELAYS = (1, 2, 4, 8, 15, 30, 60, 60, 60, 60)
-"""Seconds before each repeated attempt. After the last one, the report is given up; real providers try for days."""
+"""Seconds before each repeated attempt. After the last attempt, the report is given up. Real providers try for days."""
 TIMEOUT = 25.0
 """Seconds to wait for the shop's response. This is longer than the shop's own time limits."""
 MAX_ANSWER_CHARS = 2000
