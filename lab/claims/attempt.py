@@ -44,7 +44,7 @@ class RunningClock(VirtualClock):
 
     @property
     def now(self) -> float:
-        """The time in seconds."""
+        """The time on this clock, in seconds."""
         return time.monotonic() + self._ahead
 
     @now.setter

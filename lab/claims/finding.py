@@ -24,8 +24,8 @@ REPLAYS = 20
 SAMPLE = {"flawed": 1000, "sound": 30}
 """Number of random schedules on rungs whose servers are too slow to try all schedules."""
 BEYOND = 4
-"""A search that reaches its limit without a result also runs random schedules: one for every `BEYOND` schedules of the
-limit."""
+"""A search that reaches its limit without a result also runs random schedules: one random schedule for every `BEYOND`
+schedules of the limit."""
 SLOW = 20
 """A schedule that restarts servers takes about as long as this number of other schedules."""
 
@@ -34,7 +34,7 @@ Progress = Callable[[int], object]
 
 
 def no_progress(done: int) -> None:
-    """Ignore the progress."""
+    """Do nothing. This is the `Progress` of callers that show no progress."""
 
 
 def find(

@@ -16,7 +16,7 @@ from django.conf import settings
 from lab.sandbox import isolation
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {"strategies": ("--recovery",), "locks": ("--recovery",)}
-"""Options of every run, by part of the comparison."""
+"""Command-line options of every run of the benchmark, by part of the comparison."""
 SHORT: Mapping[str, tuple[str, ...]] = {
     "strategies": ("--rounds", "1", "--seconds", "1"),
     "locks": ("--rounds", "1", "--pairs", "100", "--handoffs", "20", "--seconds", "0.5", "--idle", "1"),
@@ -24,7 +24,7 @@ SHORT: Mapping[str, tuple[str, ...]] = {
     "contention": ("--rounds", "1", "--seconds", "1"),
     "retry-delay": ("--rounds", "1", "--handoffs", "10", "--idle", "1"),
 }
-"""Options of a short run, by part of the comparison."""
+"""Additional command-line options of a short run of the benchmark, by part of the comparison."""
 STOP_SECONDS = 15.0
 """Seconds for which an interrupted benchmark may stop its servers before it is killed."""
 

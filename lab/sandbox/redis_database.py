@@ -73,7 +73,7 @@ class RedisDatabase:
         self._snapshot: dict[bytes, bytes] = {}
 
     def load_scripts(self) -> None:
-        """Load the scripts into the server. Without this, the first run would send more commands than later ones."""
+        """Load the scripts into the server. Without this, the first run would send more commands than later runs."""
         pipeline = self.client.pipeline(transaction=False)
         for script in scripts():
             pipeline.script_load(script)

@@ -248,7 +248,7 @@ class Sandbox:
     def restart(self) -> None:
         """Make Redis lose all writes since `save_snapshot`.
 
-        No server is restarted here: the shop uses the same server, and the threads of a web process cannot start one.
+        No server is restarted here: the shop uses the same server, and threads of a web process cannot start a server.
         Commands use `RestartingSandbox`, which restarts its own server.
         """
         self._redis.restore_snapshot()

@@ -24,7 +24,7 @@ CLAIMS = frozenset(
         "capabilities",
     }
 )
-"""Class attributes that the pages show as text."""
+"""Class attributes of a rung that the pages show as text, so they are not shown as code."""
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -57,7 +57,7 @@ class PlaySession:
 
 
 def new_session(entry: LadderEntry, route: str = "lab-play") -> PlaySession:
-    """Return a session without any choice."""
+    """Return a session in which no choice was made yet."""
     return PlaySession(entry.slug, (), entry.clients, route=route)
 
 
