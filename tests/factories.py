@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -13,7 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from types import FrameType
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
@@ -25,7 +22,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from inventory import sold_out, stock
-from inventory.errors import StockReserved, TryAgain
+from inventory.errors import TryAgain
 from inventory.requests import OrderRequest, Placement, RequestItem, Save
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
@@ -60,9 +57,6 @@ def slow(*values: Any) -> list[Any]:
 def fast_and_slow(names: Iterable[str]) -> list[Any]:
     """Return strategy names as test parameters. Names outside `OF_THE_SHOP` are marked slow."""
     return [each for name in names for each in ([name] if name in OF_THE_SHOP else slow(name))]
-
-
-STOCK_WRITE = re.compile(r'(UPDATE|DELETE FROM) "?(inventory_stock(item|segment|unit)|lab_rungstock)"?\s')
 
 
 def new_request(
@@ -278,22 +272,11 @@ def _on_own_connection(body: Callable[[], T]) -> T:
         connections.close_all()
 
 
-_put_off: set[UUID] = set()
-"""Ids of requests that `to_the_end` retries because the remaining units are reserved."""
-
-
 def to_the_end(strategy: Strategy, request: OrderRequest, save: Save) -> Any:
     """Place an order request and retry while the strategy raises an error that says to try again."""
-    try:
-        while True:
-            try:
-                return strategy.place(request, save)
-            except StockReserved:
-                _put_off.add(request.id)
-            except TryAgain:
-                continue
-    finally:
-        _put_off.discard(request.id)
+    while True:
+        with suppress(TryAgain):
+            return strategy.place(request, save)
 
 
 def count_by_kind(answers: Sequence[Any]) -> dict[str, int]:
@@ -336,49 +319,6 @@ def interleaved(action: Callable[[], Any], *, before: str = "", after: str = "")
     assert done, f"no statement matched {before or after}"
 
 
-def meeting_before_the_write(*buyers: Callable[[], T], waiting: Callable[[], int] = int) -> list[T | Exception]:
-    """Stop every buyer at their first write of stock until all buyers are stopped, blocked or answered.
-
-    A buyer is blocked while they wait for a lock or for reserved units. All buyers have then read the stock before
-    anyone writes it. This schedule breaks a strategy that checks first and writes without a guard.
-
-    Args:
-        waiting: returns how many buyers wait inside this process, where no server can see them.
-    """
-    arrived: list[int] = []
-    answered: list[int] = []
-    go_on = threading.Event()
-
-    def stop(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
-        if not go_on.is_set() and STOCK_WRITE.search(sql):
-            arrived.append(1)
-            assert go_on.wait(WAIT_TIMEOUT), "the other buyers never came"
-        return execute(sql, *rest)
-
-    def attend(buy: Callable[[], T]) -> T:
-        try:
-            with connection.execute_wrapper(stop):
-                return buy()
-        finally:
-            answered.append(1)
-
-    def all_are_stopped() -> bool:
-        # Count blocked buyers only after the first arrival. Before it, a buyer in `acquire` may be about to get the
-        # lock.
-        blocked = waiting_in_postgres() + _asking_for_locks() + len(_put_off) + waiting() if arrived else 0
-        return len(arrived) + len(answered) + blocked >= len(buyers)
-
-    def conduct() -> None:
-        wait_for(all_are_stopped, "the buyers to meet")
-        go_on.set()
-
-    with ThreadPoolExecutor(1) as conductor:
-        meeting = conductor.submit(_on_own_connection, conduct)
-        answers = at_once(*[partial(attend, buy) for buy in buyers])
-        meeting.result(WAIT_TIMEOUT)
-    return answers
-
-
 def waiting_in_postgres() -> int:
     """Count the sessions that wait for a lock in Postgres, without the sessions of `locking`'s own locks."""
     with connection.cursor() as cursor:
@@ -390,16 +330,6 @@ def waiting_in_postgres() -> int:
         )
         waiting: int = cursor.fetchone()[0]
     return waiting
-
-
-def _asking_for_locks() -> int:
-    """Count the threads inside the `acquire` of a lock, on any server."""
-    threads = [[frame for frame, _ in traceback.walk_stack(top)] for top in sys._current_frames().values()]
-    return sum(any(_is_acquire(frame) for frame in frames) for frames in threads)
-
-
-def _is_acquire(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "acquire" and frame.f_globals["__name__"].startswith("locking.")
 
 
 def nobody(requests: Collection[UUID]) -> set[UUID]:

@@ -18,19 +18,11 @@ from inventory.models import StockItem
 from inventory.requests import Placement, ReturnedUnits
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
-from inventory.strategies.group_commit import GroupCommit
-from tests.factories import at_once, count_by_kind, elsewhere, meeting_before_the_write, new_request, to_the_end
+from tests.factories import at_once, count_by_kind, elsewhere, new_request, to_the_end
 from tests.inventory.conftest import Ledger, after, execute, fails, put_on_sale
 
 NEED_PREHEAT = {"lock-table", "lua", "lua-queue", "segmented-redis"}
 """The strategies that can sell only after the sale was preheated."""
-
-
-def waiting_in_process(strategy: Strategy) -> int:
-    """Return how many orders wait for their batch to start, or to be saved by another order's thread."""
-    if not isinstance(strategy, GroupCommit):
-        return 0
-    return strategy.batcher.pending() + max(0, strategy.batcher._last - 1)
 
 
 class StrategyConformance(ABC):
@@ -53,13 +45,6 @@ class StrategyConformance(ABC):
         assert self.sell(strategy, ledger, *[[("a", 1)]] * 6) == {"COMMITTED": 1, "SoldOut": 5}
         assert len(ledger.orders()) == 1
         ledger.assert_law(a=(0, 1))
-
-    def test_all_read_before_any_writes(self, strategy: Strategy, ledger: Ledger) -> None:
-        put_on_sale(strategy, last=1)
-        buyers = [partial(to_the_end, strategy, new_request(("last", 1)), ledger.save) for _ in range(4)]
-        answers = meeting_before_the_write(*buyers, waiting=partial(waiting_in_process, strategy))
-        assert count_by_kind(answers) == {"COMMITTED": 1, "SoldOut": 3}
-        ledger.assert_law(last=(0, 1))
 
     def test_the_order_is_durable_when_it_answers(self, strategy: Strategy, ledger: Ledger) -> None:
         put_on_sale(strategy, a=1)

@@ -7,31 +7,15 @@ from functools import partial
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from inventory import stock
 from inventory.errors import SoldOut
 from inventory.models import StockItem
 from inventory.strategies import advisory_lock, registry
-from inventory.strategies.advisory_lock import LOCK, key
+from inventory.strategies.advisory_lock import key
 from locking.postgres.names import advisory_key
-from tests.factories import count_by_kind, elsewhere, interleaved, meeting_before_the_write, new_request, preheated
+from tests.factories import elsewhere, interleaved, new_request, preheated
 from tests.inventory.conftest import Ledger, execute
-from tests.inventory.test_row_lock import subtract_unguarded
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-NO_LOCK = "SELECT unnest(%s::bigint[])"
-
-
-@pytest.mark.parametrize(("statement", "refused"), [(LOCK, "SoldOut"), (NO_LOCK, "IntegrityError")])
-def test_the_lock_keeps_the_check_true(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, statement: str, refused: str
-) -> None:
-    strategy = preheated("advisory-lock", {"last": 1})
-    monkeypatch.setattr(stock, "take", subtract_unguarded)
-    monkeypatch.setattr(advisory_lock, "LOCK", statement)
-    orders = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
-    assert count_by_kind(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
-    ledger.assert_law(last=(0, 1))
 
 
 def is_free(sku: str) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -21,11 +19,10 @@ from inventory.models import StockItem
 from inventory.strategies import locked, locks, registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.locked import Locked
-from inventory.strategies.locks import conninfo, file_lock
-from locking import FairRedisLock, Lease, Lock, ProcessLock, RedisLock, ReentrantLock, ThreadLock
-from tests.factories import count_by_kind, elsewhere, meeting_before_the_write, new_request, nobody, preheated
+from inventory.strategies.locks import conninfo
+from locking import FairRedisLock, Lock, RedisLock, ReentrantLock, ThreadLock
+from tests.factories import elsewhere, new_request, nobody, preheated
 from tests.inventory.conftest import Ledger, after, execute, replace_in_script
-from tests.inventory.test_row_lock import subtract_unguarded
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,30 +65,6 @@ def test_a_lower_fence_of_one_kind_is_overtaken(ledger: Ledger, name: str) -> No
     strategy.place(new_request(("a", 1)), ledger.save)
     assert last_fence()[0] == name
     ledger.assert_law(a=(0, 1))
-
-
-class ExcludesNobody(ProcessLock):
-    """A lock whose leases are over when they are granted, without the holder's knowledge."""
-
-    @contextmanager
-    def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        lease = file_lock(f"unrelated {uuid4()}").acquire(blocking=False)
-        assert lease is not None
-        lease.release()
-        yield lease
-
-
-@pytest.mark.parametrize(("guarded", "refused"), [(True, "SoldOut"), (False, "IntegrityError")])
-def test_without_a_fence_the_guard_remains(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, guarded: bool, refused: str
-) -> None:
-    if not guarded:
-        monkeypatch.setattr(stock, "take", subtract_unguarded)
-    stock.deliver("last", 1)
-    strategy = Locked("excludes-nobody", lambda sku: ExcludesNobody(tmp_path, sku), wait=1)
-    orders = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
-    assert count_by_kind(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
-    ledger.assert_law(last=(0, 1))
 
 
 @pytest.mark.parametrize("name", ["file-lock", "session-lock"])

@@ -21,8 +21,7 @@ from inventory.strategies import lua, registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, interleaved, new_request, preheated
-from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails
-from tests.inventory.test_row_lock import subtract_unguarded
+from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails, replace_in_script
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -97,7 +96,7 @@ def test_it_is_refused_also_without_redis(
 def test_without_the_guard_the_constraint_refuses(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stock, "take", subtract_unguarded)
+    replace_in_script(monkeypatch, stock, "TAKE", " AND on_hand >= %(units)s")
     counters.load("a", 5, (), make=False)
     with pytest.raises(IntegrityError, match="stock_on_hand_not_negative"):
         strategy.place(new_request(("a", 3)), ledger.save)

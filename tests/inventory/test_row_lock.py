@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from django.db import connection, transaction
 from django.db.transaction import TransactionManagementError
@@ -11,28 +9,10 @@ from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
 from inventory.models import StockItem, StockUnit
-from tests.factories import count_by_kind, elsewhere, interleaved, meeting_before_the_write, new_request, preheated
+from tests.factories import elsewhere, interleaved, new_request, preheated
 from tests.inventory.conftest import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def subtract_unguarded(sku: str, units: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE inventory_stockitem SET on_hand = on_hand - %s WHERE sku = %s", [units, sku])
-
-
-@pytest.mark.parametrize(("locked", "refused"), [(True, "SoldOut"), (False, "IntegrityError")])
-def test_the_lock_keeps_the_check_true(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, locked: bool, refused: str
-) -> None:
-    strategy = preheated("row-lock", {"last": 1})
-    monkeypatch.setattr(stock, "take", subtract_unguarded)
-    if not locked:
-        monkeypatch.setattr(stock, "lock", stock.unsplit)
-    orders = [partial(strategy.place, new_request(("last", 1)), ledger.save) for _ in range(4)]
-    assert count_by_kind(meeting_before_the_write(*orders)) == {"COMMITTED": 1, refused: 3}
-    ledger.assert_law(last=(0, 1))
 
 
 def test_all_rows_are_locked_before_any_is_written(ledger: Ledger) -> None:

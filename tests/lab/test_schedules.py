@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import groupby
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from inventory import stock
 from inventory.models import StockItem
+from inventory.strategies import advisory_lock
 from lab.claims import verify, witness
 from lab.claims.runs import Impossible, rehearse, replay
 from lab.explorer.search import Bounds
+from lab.explorer.terms import Invariant
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
 from lab.workloads.registry import BUILDERS, can_play
+from locking import ThreadLock
 from tests.lab.schedule_support import broken_by, searched, slow_but_for_each_kind
 
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed" and can_play(entry)]
 QUICK = ["renewal", "re-entrant", "fence", "redis-lock", "guarded-update", "lua"]
 """Sound rungs whose search takes seconds. `manage.py ladder --verify` searches all of them."""
+ONE_PREEMPTION = Bounds(preemptions=1, faults=0)
 
 
 def test_every_rung_has_an_experiment() -> None:
@@ -63,7 +71,7 @@ def test_a_sound_rung_holds_in_every_schedule(sandbox: Sandbox, slug: str) -> No
 
 @pytest.mark.parametrize("slug", ["renewal", "row-lock"])
 def test_a_search_of_a_sound_rung_runs_the_same_schedules_again(sandbox: Sandbox, slug: str) -> None:
-    first, second = (searched(slug, sandbox, bounds=Bounds(preemptions=1, faults=0)) for _ in range(2))
+    first, second = (searched(slug, sandbox, bounds=ONE_PREEMPTION) for _ in range(2))
     assert (first.run, first.exhausted) == (second.run, second.exhausted) == (None, True)
     assert first.schedules == second.schedules > 1
 
@@ -72,6 +80,47 @@ def test_a_search_of_a_sound_rung_runs_the_same_schedules_again(sandbox: Sandbox
 def test_three_clients_share_a_sound_lock(sandbox: Sandbox) -> None:
     found = searched("woken", sandbox, clients=3, bounds=Bounds(preemptions=1, faults=1))
     assert (found.run, found.exhausted, found.clients) == (None, True, 3)
+
+
+# Strategies of the shop
+
+
+@pytest.mark.parametrize(
+    "slug",
+    [pytest.param(slug, marks=pytest.mark.slow if slug == "lua-queue" else ()) for slug in sellers.STRATEGIES],
+)
+def test_no_strategy_sells_a_unit_that_another_client_takes_after_the_read(sandbox: Sandbox, slug: str) -> None:
+    found = searched(slug, sandbox, bounds=ONE_PREEMPTION)
+    assert (found.run, found.exhausted) == (None, True)
+
+
+LOCKS: dict[str, tuple[Any, str, Any]] = {
+    "row-lock": (stock, "lock", stock.unsplit),
+    "advisory-lock": (advisory_lock, "LOCK", "SELECT unnest(%s::bigint[])"),
+    "file-lock": (sellers, "_file_lock", lambda sku: ThreadLock(str(uuid4()))),
+}
+"""For each strategy, the part that excludes other clients, and a replacement that excludes nobody."""
+NO_GUARD = "UPDATE inventory_stockitem SET on_hand = greatest(on_hand - %(units)s, 0) WHERE sku = %(sku)s"
+
+
+@pytest.mark.parametrize(
+    ("slug", "without", "broken"),
+    [
+        ("row-lock", ["guard"], None),
+        ("advisory-lock", ["guard"], None),
+        *((slug, ["lock"], None) for slug in LOCKS),
+        *((slug, ["lock", "guard"], "conserved") for slug in LOCKS),
+    ],
+)
+def test_the_lock_or_the_guard_of_the_update_is_enough(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, without: Collection[str], broken: Invariant | None
+) -> None:
+    """Negative control: without both, the last unit is sold twice. `file-lock` needs the guard: it reads no stock."""
+    if "lock" in without:
+        monkeypatch.setattr(*LOCKS[slug])
+    if "guard" in without:
+        monkeypatch.setattr(stock, "TAKE", NO_GUARD)
+    assert broken_by(searched(slug, sandbox, bounds=ONE_PREEMPTION)) == broken
 
 
 # Replays

@@ -5,8 +5,6 @@ test_rungs.py runs the schedules.
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import redis as redis_py
 from django.db import transaction
@@ -22,7 +20,7 @@ from lab.ladder.stock import RUNGS
 from lab.ladder.stock.segmented_keys import SEGMENTS, SegmentedKeys
 from lab.models import RungOrder
 from shop.models import Order
-from tests.factories import count_by_kind, meeting_before_the_write, new_request
+from tests.factories import new_request
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -32,16 +30,6 @@ RIGHT_WITH_ONE_BUYER = [slug for slug in RUNGS if slug not in WRONG_WITH_ONE_BUY
 
 def buy(slug: str, sku: str = "a", quantity: int = 1) -> Placement:
     return RUNGS[slug].place(new_request((sku, quantity)), ledger.save)
-
-
-@pytest.mark.parametrize(("slug", "on_hand"), [("compute-and-overwrite", 0), ("subtract-in-sql", -3)])
-def test_when_all_read_before_any_writes_the_last_unit_is_sold_to_all(slug: str, on_hand: int) -> None:
-    """Negative control of `meeting_before_the_write`: flawed rungs sell the last unit to all early readers."""
-    ledger.stock_up("a", 1)
-    assert count_by_kind(meeting_before_the_write(*[partial(buy, slug)] * 4)) == {"COMMITTED": 4}
-    figures = ledger.figures("a")
-    assert figures == Figures("a", 1, on_hand, 4)
-    assert (figures.conserved, figures.oversold) == (False, 3)
 
 
 # One buyer at a time
