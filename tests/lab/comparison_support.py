@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import html
+import json
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -63,79 +65,62 @@ def handed_over(name: str, delay_ms: float | None, p50_ms: float, commands_per_s
     }
 
 
-@cache
-def stored() -> dict[str, Any]:
-    """Return the comparison; tests change copies of it.
+def measured(source: str, report: dict[str, Any]) -> dict[str, Any]:
+    return {"made": "2026-01-31", "short": False, "source": source, "machine": MACHINE, "report": report}
 
-    Each hash of code is the part's name: see the fixture `unhashed`.
-    """
-    return {
-        "strategies": {
-            "made": "2026-01-31",
-            "short": False,
-            "source": "strategies",
-            "machine": MACHINE,
-            "report": {
-                "empty": {"requests_per_s": 2000.4},
-                "peer:redis-py-lock": strategy(100.0, None),
-                "strategies": {"redis-lock": strategy(250.0, 3.01), "guarded-update": strategy(1250.5, 0.02)},
-            },
-        },
-        "locks": {
-            "made": "2026-01-31",
-            "short": False,
-            "source": "locks",
-            "machine": MACHINE,
-            "report": {
-                "locks": {"redis": lock(250.0, 0.6, (31, 33), 9.9), "thread": lock(20.0, 0.1, (10, 10), None)},
-                "peers": {"redis-py": lock(500.0, 51.0, (0, 99), 10.0)},
-            },
-        },
-        "segments": {
-            "made": "2026-01-31",
-            "short": False,
-            "source": "segments",
-            "machine": MACHINE,
-            "report": {
-                "machine": {**MACHINE, "clients": 64, "rounds": 3, "seconds": 2.0, "stock": 100, "quantity": 3},
-                "segments": [
-                    segmented(1, 0, (200.0, 0.75), (40.0, 0.2)),
-                    segmented(2, 1, (320.0, 0.95), (80.0, 0.3)),
-                    segmented(5, 3, (340.0, 1.0), (190.0, 0.6)),
-                ],
-            },
-        },
-        "contention": {
-            "made": "2026-01-31",
-            "short": False,
-            "source": "contention",
-            "machine": MACHINE,
-            "report": {
-                "machine": {**MACHINE, "attempts": 20, "rounds": 3, "seconds": 2.0},
-                "clients": [
-                    {"clients": 1, "optimistic": contended(300.0, 3.0), "row-lock": contended(310.0, 3.1)},
-                    {"clients": 16, "optimistic": contended(200.0, 70.0, 2.5), "row-lock": contended(400.0, 40.0)},
-                    {"clients": 256, "optimistic": contended(80.0, 7000, 12, 0.05), "row-lock": contended(350.0, 700)},
-                ],
-            },
-        },
-        "retry-delay": {
-            "made": "2026-01-31",
-            "short": False,
-            "source": "retry-delay",
-            "machine": MACHINE,
-            "report": {
-                "machine": {"cpus": 2, "nodes": 5, "rounds": 2, "handoffs": 20},
-                "locks": [
-                    handed_over("redlock", 5.0, 4.0, 500.0),
-                    handed_over("redlock", 10.0, 5.0, 310.0),
-                    handed_over("redlock", 100.0, 60.0, 50.0),
-                    handed_over("redis", None, 0.6, 0.0),
-                    handed_over("zookeeper", None, 4.6, 0.5),
-                ],
-            },
-        },
-    }
+
+REPORTS: dict[str, dict[str, Any]] = {
+    "strategies": {
+        "empty": {"requests_per_s": 2000.4},
+        "peer:redis-py-lock": strategy(100.0, None),
+        "strategies": {"redis-lock": strategy(250.0, 3.01), "guarded-update": strategy(1250.5, 0.02)},
+    },
+    "locks": {
+        "locks": {"redis": lock(250.0, 0.6, (31, 33), 9.9), "thread": lock(20.0, 0.1, (10, 10), None)},
+        "peers": {"redis-py": lock(500.0, 51.0, (0, 99), 10.0)},
+    },
+    "segments": {
+        "machine": {**MACHINE, "clients": 64, "rounds": 3, "seconds": 2.0, "stock": 100, "quantity": 3},
+        "segments": [
+            segmented(1, 0, (200.0, 0.75), (40.0, 0.2)),
+            segmented(2, 1, (320.0, 0.95), (80.0, 0.3)),
+            segmented(5, 3, (340.0, 1.0), (190.0, 0.6)),
+        ],
+    },
+    "contention": {
+        "machine": {**MACHINE, "attempts": 20, "rounds": 3, "seconds": 2.0},
+        "clients": [
+            {"clients": 1, "optimistic": contended(300.0, 3.0), "row-lock": contended(310.0, 3.1)},
+            {"clients": 16, "optimistic": contended(200.0, 70.0, 2.5), "row-lock": contended(400.0, 40.0)},
+            {"clients": 256, "optimistic": contended(80.0, 7000, 12, 0.05), "row-lock": contended(350.0, 700)},
+        ],
+    },
+    "retry-delay": {
+        "machine": {"cpus": 2, "nodes": 5, "rounds": 2, "handoffs": 20},
+        "locks": [
+            handed_over("redlock", 5.0, 4.0, 500.0),
+            handed_over("redlock", 10.0, 5.0, 310.0),
+            handed_over("redlock", 100.0, 60.0, 50.0),
+            handed_over("redis", None, 0.6, 0.0),
+            handed_over("zookeeper", None, 4.6, 0.5),
+        ],
+    },
+}
+
+
+def stored() -> dict[str, Any]:
+    """Return a new copy of a comparison. Each hash of code is the part's name: see the fixture `unhashed`."""
+    return copy.deepcopy({part: measured(part, report) for part, report in REPORTS.items()})
+
+
+def store(file: Path, *keys: str, value: Any = None) -> None:
+    """Write the comparison file. The keys, if any, lead to one value, which `value` replaces."""
+    changed = inner = stored()
+    for key in keys[:-1]:
+        inner = inner[key]
+    if keys:
+        inner[keys[-1]] = value
+    file.write_text(json.dumps(changed))
 
 
 def left_out(part: comparisons.Part, called: Iterable[str], *, least: int) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -114,7 +113,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def measured(file: Path) -> None:
     """Store a small comparison."""
-    file.write_text(json.dumps(comparison_support.stored()))
+    comparison_support.store(file)
 
 
 @pytest.fixture

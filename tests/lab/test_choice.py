@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from dataclasses import replace
@@ -24,7 +23,7 @@ from lab.site.choice.reasons import RULES, rule_against, why_not
 from lab.site.choice.rows import BY_SLUG, ROWS, ChoiceRow
 from lab.site.choice.table import BASES
 from tests.docs.pages import PAGES
-from tests.lab.comparison_support import lock, page, stored
+from tests.lab.comparison_support import lock, page, store, stored
 
 pytestmark = pytest.mark.usefixtures("unhashed")
 
@@ -162,15 +161,13 @@ def test_figures_are_ratios_of_what_is_stored(measured: None) -> None:
 
 
 def test_redissons_way_has_the_figures_of_its_protocol(file: Path) -> None:
-    comparison = copy.deepcopy(stored())
-    comparison["locks"]["report"]["peers"]["redisson"] = lock(500.0, 1.2, (1, 9), 9.9)
-    file.write_text(json.dumps(comparison))
+    store(file, "locks", "report", "peers", "redisson", value=lock(500.0, 1.2, (1, 9), 9.9))
     # The measured TTL is not the watchdog's default, so the page names the default instead.
     assert cells("redisson")[:MEASURED] == ["not measured", "0.50", "1.2", "At most 30 s, the default of its watchdog."]
 
 
 def stored_with_all_rows() -> dict[str, Any]:
-    comparison = copy.deepcopy(stored())
+    comparison = stored()
     report = comparison["strategies"]["report"]
     figures = report["strategies"]["redis-lock"]
     report["strategies"] = {row.strategy: figures for row in ROWS if row.strategy}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import re
@@ -20,7 +19,7 @@ from lab.site.comparison.advice import ARGUMENTS
 from lab.site.comparison.links import links_to_comparison
 from loadtest.bench import contenders
 from tests.lab import comparison_support
-from tests.lab.comparison_support import lock, stored
+from tests.lab.comparison_support import lock, store, stored
 from tests.lock_servers import needs_zookeeper
 
 pytestmark = pytest.mark.usefixtures("unhashed")
@@ -29,17 +28,6 @@ PAGE = "/lab/comparison/"
 MISSING = "This has not been measured yet."
 STALE = "Out of date: the code has changed since."
 SHORT = "This was a short run"
-
-
-def store(file: Path, *keys: str, value: Any = None) -> None:
-    """Write the comparison file, with one value replaced."""
-    changed: dict[str, Any] = copy.deepcopy(stored())
-    if keys:
-        inner = changed
-        for key in keys[:-1]:
-            inner = inner[key]
-        inner[keys[-1]] = value
-    file.write_text(json.dumps(changed))
 
 
 def page(query: str = "") -> str:

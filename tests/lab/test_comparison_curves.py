@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import os
@@ -27,7 +26,7 @@ from lab.site.comparison.chart import BOTTOM, LEFT, NAME_HEIGHT, RIGHT, TOP, Ser
 from loadtest.bench import bursts, clients
 from loadtest.bench.clients import ClientResults, Plan
 from loadtest.preparation import create_customers
-from tests.lab.comparison_support import contended, handed_over, left_out, page, segmented, stored
+from tests.lab.comparison_support import contended, handed_over, left_out, page, segmented, store, stored
 from tests.lock_servers import needs_zookeeper
 
 pytestmark = pytest.mark.usefixtures("unhashed", "measured")
@@ -39,14 +38,8 @@ MISSING = "This has not been measured yet."
 STALE = "Out of date: the code has changed since."
 
 
-def change(file: Path, part: Part, field: str, value: Any) -> None:
-    changed: dict[str, Any] = copy.deepcopy(stored())
-    changed[part][field] = value
-    file.write_text(json.dumps(changed))
-
-
 def change_rows(file: Path, part: Part, *rows: dict[str, Any]) -> None:
-    change(file, part, "report", {**stored()[part]["report"], CURVES[part]: rows})
+    store(file, part, "report", CURVES[part], value=rows)
 
 
 def section(part: Part, language: str = "en") -> str:
@@ -97,144 +90,115 @@ def test_a_table_has_every_figure(part: Part) -> None:
     assert SIZES.get(part, "") in section(part)
 
 
-def test_each_amount_of_work_is_a_line_beside_the_claim() -> None:
-    shown = section("segments")
-    assert shown.count('class="line"') == 3
-    assert {"as claimed", "0 ms", "20 ms", "5×", "segments"} <= set(texts("text", shown))
+def charts(part: Part) -> list[tuple[int, int]]:
+    """Return the numbers of lines and of points of each chart."""
+    found = re.findall("<figure.*?</figure>", section(part))
+    return [(chart.count('class="line"'), chart.count("<circle")) for chart in found]
 
 
-def test_both_strategies_are_lines_of_orders_and_waits() -> None:
-    charts = re.findall("<figure.*?</figure>", section("contention"))
-    assert [texts("figcaption", chart) for chart in charts] == [
-        ["Failed updates per order"],
-        ["Orders per second"],
-        ["Median wait for an order, in ms"],
-    ]
-    assert [chart.count('class="line"') for chart in charts] == [1, 2, 2]
-
-
-def test_locks_without_a_retry_delay_are_lines_without_points() -> None:
-    hand_over, commands = re.findall("<figure.*?</figure>", section("retry-delay"))
-    assert hand_over.count('class="line"') == 4
-    assert hand_over.count("<circle") == 2 * 3
-    assert {"p50", "p99", "redis", "zookeeper", "retry delay, in ms"} <= set(texts("text", hand_over))
-    assert commands.count('class="line"') == 1
+def test_each_curve_is_a_line() -> None:
+    """Each measured series is a line with points. The claim, and a lock without a delay, are lines without points."""
+    assert charts("segments") == [(3, 6)]
+    assert {"as claimed", "0 ms", "20 ms", "5×", "segments"} <= set(texts("text", section("segments")))
+    assert charts("contention") == [(1, 3), (2, 6), (2, 6)]
+    captions = ["Failed updates per order", "Orders per second", "Median wait for an order, in ms"]
+    assert texts("figcaption", section("contention")) == captions
+    assert charts("retry-delay") == [(4, 6), (1, 3)]
+    names = {"p50", "p99", "redis", "zookeeper", "retry delay, in ms"}
+    assert names <= set(texts("text", section("retry-delay").partition("</figure>")[0]))
 
 
 # What the page concludes
 
 
-def test_the_claim_is_judged_by_the_amount_of_work() -> None:
-    text = said("segments")
-    assert "Five segments sold this many times the orders of one lock: 1.7 with 0 ms, 4.8 with 20 ms." in text
-    assert "The claim holds, to within a tenth, with 20 ms of work; it does not with 0 ms." in text
-    assert "up to 2 segments with 0 ms, 5 segments with 20 ms. No more than 5 segments were measured." in text
-    assert "Where a step gained less, the processors were at least 100% busy." in text
-    assert "When 100 units were sold in 33 orders of 3" in text
-    assert "1 with 2 segments, 3 with 5 segments." in text
+CONCLUSIONS: dict[Part, tuple[str, ...]] = {
+    "segments": (
+        "Five segments sold this many times the orders of one lock: 1.7 with 0 ms, 4.8 with 20 ms.",
+        "The claim holds, to within a tenth, with 20 ms of work; it does not with 0 ms.",
+        "up to 2 segments with 0 ms, 5 segments with 20 ms. No more than 5 segments were measured.",
+        "Where a step gained less, the processors were at least 100% busy.",
+        "When 100 units were sold in 33 orders of 3",
+        "1 with 2 segments, 3 with 5 segments.",
+    ),
+    "contention": (
+        "Failed updates for each order placed: 0.0 with 1 client, 2.5 with 16 clients, 12.0 with 256 clients.",
+        "The claim holds: from 16 clients on, more updates failed than succeeded.",
+        "optimistic sold at least nine orders for every ten of row-lock; from 16 clients on, it sold less.",
+        "half of the orders waited longer than 7,000 ms with optimistic and 700 ms with row-lock",
+        "5.0% of the answers of optimistic were “try again”: all 20 attempts had failed.",
+    ),
+    "retry-delay": (
+        "With the default of 100 ms, half of the hand-overs of redlock take longer than 60 ms; p99 is 120 ms.",
+        "Each idle waiter sends 50 commands per second.",
+        "With no measured delay does redlock hand over as soon as redis, whose p50 is 0.6 ms: even with 5 ms",
+        "it takes 6.7 times as long. Each idle waiter then sends 500 commands per second, and one of redis 0.",
+        "With a retry delay of 10 ms or less, redlock hands over as soon as zookeeper, whose p50 is 4.6 ms.",
+        "Each idle waiter then sends 310 commands per second, and one of zookeeper 0.5.",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("five", "verdict"),
-    [
-        (((900.0, 0.9), (180.0, 0.5)), "The claim holds, to within a tenth, with every measured amount of work."),
-        (((899.0, 0.9), (179.0, 0.5)), "The claim does not hold, even to within a tenth"),
-    ],
-)
-def test_the_verdict_follows_from_the_figures(file: Path, five: Sequence[tuple[float, float]], verdict: str) -> None:
-    change_rows(file, "segments", segmented(1, 0, (200.0, 0.5), (40.0, 0.2)), segmented(5, 3, *five))
-    assert verdict in said("segments")
-    assert "up to the 5 that were measured." in said("segments")
-    assert "Where a step gained less" not in said("segments")
+@pytest.mark.parametrize("part", CONCLUSIONS)
+def test_the_claim_is_judged(part: Part) -> None:
+    assert [sentence for sentence in CONCLUSIONS[part] if sentence not in said(part)] == []
+    assert "less than a tenth" not in said("retry-delay")
 
 
-def test_processors_with_time_left_are_not_named_as_the_limit(file: Path) -> None:
-    rows = segmented(1, 0, (200.0, 0.5), (40.0, 0.2)), segmented(5, 3, (210.0, 0.6), (41.0, 0.25))
-    change_rows(file, "segments", *rows)
-    assert "the processors were 25% to 60% busy. Where they had time left" in said("segments")
-
-
-def test_the_claim_that_many_updates_fail_is_judged() -> None:
-    text = said("contention")
-    assert (
-        "Failed updates for each order placed: 0.0 with 1 client, 2.5 with 16 clients, 12.0 with 256 clients." in text
-    )
-    assert "The claim holds: from 16 clients on, more updates failed than succeeded." in text
-    part = "optimistic sold at least nine orders for every ten of row-lock; from 16 clients on, it sold less."
-    assert part in text
-    assert "half of the orders waited longer than 7,000 ms with optimistic and 700 ms with row-lock" in text
-    assert "5.0% of the answers of optimistic were “try again”: all 20 attempts had failed." in text
-
-
+LITTLE_WORK = segmented(1, 0, (200.0, 0.5), (40.0, 0.2))
+CLAIM_HOLDS, UP_TO = "The claim holds, to within a tenth, with every measured amount of work.", "up to the 5 that were"
+CLAIM_FAILS, GAINED_LESS = "The claim does not hold, even to within a tenth", "Where a step gained less"
+IDLE = "the processors were 25% to 60% busy. Where they had time left"
 FAILING_FEW = (contended(300, 3), contended(300, 9, 1.0))
 FAILING_MANY = (contended(200, 3, 1.5), contended(100, 9, 3.0))
 FAILING_LESS = (contended(100, 3, 1.5), contended(300, 9, 0.5))
 """Failures that rise and then fall are no trend."""
 NOT_HERE, CLOSE = "The claim does not hold here", "The curves stay close"
 EVERYWHERE = "sold less than nine orders for every ten of row-lock with every number of clients"
-
-
-@pytest.mark.parametrize(
-    ("optimistic", "sentences"),
-    [
-        (FAILING_FEW, (NOT_HERE, f"{CLOSE}: with 8 clients")),
-        (FAILING_MANY, ("The claim holds: from 2 clients on", EVERYWHERE)),
-        (FAILING_LESS, (NOT_HERE, CLOSE)),
-    ],
-)
-def test_the_conclusions_follow_from_the_figures(
-    file: Path, optimistic: Sequence[dict[str, Any]], sentences: Sequence[str]
-) -> None:
-    rows = zip((2, 8), optimistic, strict=True)
-    change_rows(
-        file,
-        "contention",
-        *({"clients": clients, "optimistic": ours, "row-lock": contended(310, 3)} for clients, ours in rows),
-    )
-    text = said("contention")
-    assert all(sentence in text for sentence in sentences)
-    assert "try again" not in text
-
-
-def test_the_retry_delay_is_named_at_which_redlock_is_as_fast() -> None:
-    text = said("retry-delay")
-    assert (
-        "With the default of 100 ms, half of the hand-overs of redlock take longer than 60 ms; p99 is 120 ms." in text
-    )
-    assert "Each idle waiter sends 50 commands per second." in text
-    assert "With no measured delay does redlock hand over as soon as redis, whose p50 is 0.6 ms: even with 5 ms" in text
-    assert (
-        "it takes 6.7 times as long. Each idle waiter then sends 500 commands per second, and one of redis 0." in text
-    )
-    assert "With a retry delay of 10 ms or less, redlock hands over as soon as zookeeper, whose p50 is 4.6 ms." in text
-    assert "Each idle waiter then sends 310 commands per second, and one of zookeeper 0.5." in text
-    assert "less than a tenth" not in text
-
-
 NO_GAIN = "A delay below {} ms shortens the hand-over by less than a tenth."
 NEVER = "With no measured delay does redlock hand over as soon as zookeeper"
 
 
+def of_strategies(optimistic: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = zip((2, 8), optimistic, strict=True)
+    return [{"clients": clients, "optimistic": ours, "row-lock": contended(310, 3)} for clients, ours in rows]
+
+
+def of_locks(*p50: float) -> list[dict[str, Any]]:
+    redlock = [handed_over("redlock", delay, ms, 50.0) for delay, ms in zip((5.0, 10.0, 100.0), p50, strict=True)]
+    return [*redlock, handed_over("zookeeper", None, 4.6, 0.5)]
+
+
 @pytest.mark.parametrize(
-    ("p50", "sentences"),
+    ("part", "rows", "sentences", "left_out"),
     [
-        ((9.0, 4.0, 60.0), (NEVER,)),  # One longer delay that is fast by chance is no trend.
-        ((4.0, 4.1, 4.2), ("With a retry delay of 100 ms or less", NO_GAIN.format(100))),
-        ((7.0, 7.5, 60.0), (f"{NO_GAIN.format(10)} Each pause is at least 10 times",)),
+        ("segments", [LITTLE_WORK, segmented(5, 3, (900, 0.9), (180, 0.5))], (CLAIM_HOLDS, UP_TO), GAINED_LESS),
+        ("segments", [LITTLE_WORK, segmented(5, 3, (899, 0.9), (179, 0.5))], (CLAIM_FAILS, UP_TO), GAINED_LESS),
+        ("segments", [LITTLE_WORK, segmented(5, 3, (210, 0.6), (41, 0.25))], (IDLE,), CLAIM_HOLDS),
+        ("contention", of_strategies(FAILING_FEW), (NOT_HERE, f"{CLOSE}: with 8 clients"), "try again"),
+        ("contention", of_strategies(FAILING_MANY), ("The claim holds: from 2 clients on", EVERYWHERE), "try again"),
+        ("contention", of_strategies(FAILING_LESS), (NOT_HERE, CLOSE), "try again"),
+        ("retry-delay", of_locks(9.0, 4.0, 60.0), (NEVER,), "or less, redlock"),  # One longer delay is fast by chance.
+        ("retry-delay", of_locks(4.0, 4.1, 4.2), ("With a retry delay of 100 ms or less", NO_GAIN.format(100)), NEVER),
+        (
+            "retry-delay",
+            of_locks(7.0, 7.5, 60.0),
+            (f"{NO_GAIN.format(10)} Each pause is at least 10 times",),
+            "or less, redlock",
+        ),
     ],
 )
-def test_what_a_shorter_delay_gains_follows_from_the_figures(
-    file: Path, p50: Sequence[float], sentences: Sequence[str]
+def test_the_conclusions_follow_from_the_figures(
+    file: Path, part: Part, rows: Sequence[dict[str, Any]], sentences: Sequence[str], left_out: str
 ) -> None:
-    redlock = [handed_over("redlock", delay, ms, 50.0) for delay, ms in zip((5.0, 10.0, 100.0), p50, strict=True)]
-    change_rows(file, "retry-delay", *redlock, handed_over("zookeeper", None, 4.6, 0.5))
-    assert [sentence for sentence in sentences if sentence not in said("retry-delay")] == []
+    change_rows(file, part, *rows)
+    assert [sentence for sentence in sentences if sentence not in said(part)] == []
+    assert left_out not in said(part)
 
 
 @pytest.mark.parametrize("part", CURVES)
 def test_no_conclusion_rests_on_figures_that_are_out_of_date(file: Path, part: Part) -> None:
     assert texts("li", section(part))
-    change(file, part, "source", "0" * 64)
+    store(file, part, "source", value="0" * 64)
     shown = section(part)
     assert STALE in shown
     assert texts("li", shown) == []
@@ -279,7 +243,7 @@ def test_a_report_without_a_curve_counts_as_not_measured(
     file: Path, part: Part, rows: Sequence[dict[str, Any]] | None
 ) -> None:
     if rows is None:
-        change(file, part, "report", {})
+        store(file, part, "report", value={})
     else:
         change_rows(file, part, *rows)
     shown = section(part)
