@@ -164,47 +164,13 @@ def lab_disabled(settings: Any) -> Iterator[None]:
 
 
 SLOW = (
-    "test_faults",
-    "test_rush",
-    "test_postgres",
-    "test_door",
-    "test_admin",
-    "test_rungs",
-    "test_etcd",
-    "test_model",
-    "test_schedules",
-    "test_redis",
-    "test_strategies",
-    "test_checkout",
-    "test_conformance",
-    "test_split_stock",
-    "test_behaviour",
-    "test_metrics",
-    "test_pages",
-    "test_zookeeper",
-    "test_ladder_command",
-    "test_schedules_on_servers",
-    "test_controls",
-    "test_schedules_on_postgres",
-    "test_redlock",
-    "test_rungs_under_load",
-    "test_browser",
-    "test_admin_addresses",
-    "test_comparison_curves",
-    "test_reentrant",
-    "test_local",
-    "test_order_life",
-    "test_pooler",
-    "test_nginx",
-    "test_faults_on_other_servers",
-    "test_bench_locks",
-    "test_command",
-    "test_judgement",
-    "test_search",
-    "test_bench_strategies",
-    "test_lifecycle",
+    *("faults", "rush", "postgres", "door", "admin", "rungs", "etcd", "model", "schedules", "redis", "strategies"),
+    *("checkout", "conformance", "split_stock", "behaviour", "metrics", "pages", "zookeeper", "ladder_command"),
+    *("schedules_on_servers", "controls", "schedules_on_postgres", "redlock", "rungs_under_load", "browser"),
+    *("admin_addresses", "comparison_curves", "reentrant", "local", "order_life", "pooler", "nginx"),
+    *("faults_on_other_servers", "bench_locks", "command", "judgement", "search", "bench_strategies", "lifecycle"),
 )
-"""Slow test files, which run first so that no worker has one of them left at the end.
+"""Slow test files without `test_`. They run first, so that no worker has one of them left at the end.
 
 Files that compute alternate with files that wait, which keeps the machine busy.
 """
@@ -217,7 +183,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     A test in `FAILS` that passes fails the run. `FAILS_WITH` names the expected exceptions where they are not an
     assertion, a timeout or the loss of a lease.
     """
-    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
+    places = {f"test_{name}": place for place, name in enumerate(SLOW)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(SLOW)))
     for item in items:
         if getattr(item, "originalname", item.name) in getattr(getattr(item, "cls", None), "FAILS", ()):
             # Other exceptions still fail the run: a server that fails to start proves nothing about the lock.
