@@ -24,7 +24,10 @@ from locking import ThreadLock
 from tests.lab.schedule_support import broken_by, searched, slow_but_for_each_kind
 
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed" and can_play(entry)]
-QUICK = ["renewal", "re-entrant", "fence", "redis-lock", "guarded-update", "lua"]
+QUICK = [
+    *("renewal", "re-entrant", "fence", "redis-lock", "guarded-update", "lua"),
+    *("lock-table-for-update", "lock-table-insert", "postgres-advisory-lock"),
+]
 """Sound rungs whose search takes seconds. `manage.py ladder --verify` searches all of them."""
 ONE_PREEMPTION = Bounds(preemptions=1, faults=0)
 
