@@ -8,7 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -88,26 +89,26 @@ class Answer(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def shop() -> Iterator[Shop]:
+def cached(folder: Path, configuration: str = CONFIGURATION) -> Iterator[tuple[Shop, int]]:
+    """Run a shop behind nginx, which keeps its cache in the folder. Yield the shop and the port of nginx."""
+    folder.mkdir(exist_ok=True)
     server = Shop()
-    with serving(server):
-        yield server
+    with serving(server), proxy(folder, server.server_port, configuration) as port:
+        yield server, port
+
+
+def respond(port: int, path: str, **headers: str) -> tuple[int, str, str]:
+    """Send a request. Return the status, the content type and the body of the response."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get("Content-Type", ""), answer.read().decode()
 
 
 def ask(port: int, path: str, **headers: str) -> str:
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
-    answer = connection.getresponse()
-    assert answer.status == 200
-    body = answer.read().decode()
-    connection.close()
+    status, _, body = respond(port, path, **headers)
+    assert status == 200
     return body
-
-
-def without(line: str) -> str:
-    """Return the configuration without a directive, for a negative control."""
-    assert line in CONFIGURATION
-    return CONFIGURATION.replace(line, "")
 
 
 # Many people watch a sale
@@ -153,8 +154,8 @@ def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: b
     Negative control: without the cache, each poll costs one request. Thirty watchers are enough for the negative
     control, and they leave the processors to other tests.
     """
-    configuration = CONFIGURATION if kept else without("proxy_cache public;")
-    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+    configuration = CONFIGURATION if kept else replaced(CONFIGURATION, "proxy_cache public;", "")
+    with cached(tmp_path, configuration) as (server, port):
         seen, seconds = watched(port, WATCHERS if kept else 30)
     asked = sum(server.asked.values())
     assert (asked <= seconds + 1) is kept, (asked, seconds)
@@ -166,17 +167,7 @@ def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: b
 
 # The web server is away for a moment
 
-BROWSER = {"Accept": "text/html,*/*;q=0.8", "Accept-Language": "zh-CN"}
-
-
-def shown(port: int, path: str) -> tuple[int, str, str]:
-    """Return the status, the content type and the body that a browser gets."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", path, headers=BROWSER)
-    answer = connection.getresponse()
-    body = answer.read().decode()
-    connection.close()
-    return answer.status, answer.headers["Content-Type"], body
+shown = partial(respond, Accept="text/html,*/*;q=0.8", Accept_Language="zh-CN")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +183,7 @@ def test_kept_pages_are_shown_while_the_web_server_restarts(tmp_path: Path, faul
     if not stale:
         configuration = re.sub(r"(proxy_cache_use_stale updating) error .*;", r"\1;", configuration)
     pages = (SALE, "/sales/", "/static/shop/base.css")
-    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+    with cached(tmp_path, configuration) as (server, port):
         server.lasting = 1
         kept = {path: shown(port, path) for path in (*pages, NOW)}
         assert {status for status, _, _ in kept.values()} == {200}
@@ -210,24 +201,21 @@ def test_kept_pages_are_shown_while_the_web_server_restarts(tmp_path: Path, faul
 
 
 def test_a_public_page_is_asked_for_without_its_visitor(tmp_path: Path) -> None:
+    """Negative control: if nginx forwards cookies, the cache gives one visitor's page to another."""
     mine = {"Cookie": "sessionid=mine; csrftoken=mine", "Authorization": "Bearer mine"}
-    with shop() as server, proxy(tmp_path, server.server_port) as port:
+    with cached(tmp_path) as (server, port):
         for path in (SALE, "/sales/", "/static/shop/base.css", NOW):
             assert "mine" not in ask(port, path, **mine), path
             assert server.asked[path] == 1
         assert ask(port, SALE) == ask(port, SALE, Cookie="sessionid=of-another")
         assert server.asked[SALE] == 1
-
-
-def test_without_the_guard_it_would_hold_its_visitor(tmp_path: Path) -> None:
-    """Negative control: if nginx forwards cookies, the cache gives one visitor's page to another."""
-    with shop() as server, proxy(tmp_path, server.server_port, without('proxy_set_header Cookie "";')) as port:
+    with cached(tmp_path / "control", replaced(CONFIGURATION, 'proxy_set_header Cookie "";', "")) as (_, port):
         ask(port, SALE, Cookie="sessionid=mine")
         assert "mine" in ask(port, SALE, Cookie="sessionid=of-another")
 
 
 def test_any_other_page_is_asked_for_each_time(tmp_path: Path) -> None:
-    with shop() as server, proxy(tmp_path, server.server_port) as port:
+    with cached(tmp_path) as (server, port):
         for path in ("/orders/", "/", "/sales/tonight/buy/", "/account/token/", "/api/orders/"):
             for visitor in ("first", "second", "first"):
                 assert f"sessionid={visitor}" in ask(port, path, Cookie=f"sessionid={visitor}"), path
@@ -239,7 +227,7 @@ def test_an_answer_with_a_cookie_is_not_kept(tmp_path: Path, guarded: bool) -> N
     configuration = CONFIGURATION
     if not guarded:
         configuration = CONFIGURATION.replace("proxy_ignore_headers Vary;", "proxy_ignore_headers Vary Set-Cookie;")
-    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+    with cached(tmp_path, configuration) as (server, port):
         server.more = {"Set-Cookie": "sessionid=new"}
         ask(port, SALE)
         ask(port, SALE)
@@ -250,7 +238,7 @@ def test_an_answer_with_a_cookie_is_not_kept(tmp_path: Path, guarded: bool) -> N
 def test_a_made_up_port_leads_to_the_same_entry(tmp_path: Path, guarded: bool) -> None:
     """Requests with made-up ports share one cache entry, so nobody can fill the cache or flood the web servers."""
     configuration = CONFIGURATION if guarded else CONFIGURATION.replace("://$host$uri", "://$http_host$uri")
-    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+    with cached(tmp_path, configuration) as (server, port):
         for host in ("shop.example", "shop.example:1", "SHOP.example:2"):
             ask(port, SALE, Host=host)
     assert server.asked[SALE] == (1 if guarded else 3)
@@ -273,19 +261,16 @@ ASKED = [
 
 
 def test_a_page_is_kept_in_each_language(tmp_path: Path) -> None:
-    with shop() as server, proxy(tmp_path, server.server_port) as port:
+    """Negative control: without the language in the cache key, visitors get pages in the wrong language."""
+    with cached(tmp_path) as (server, port):
         for other in ("en", "zh-CN"):
             ask(port, SALE, Accept_Language=other)
         for accepted, cookie, language in ASKED:
             answer = ask(port, SALE, Accept_Language=accepted, Cookie=cookie)
             assert f"'Accept-Language': '{language}'" in answer, (accepted, cookie)
         assert server.asked[SALE] == 2
-
-
-def test_without_the_language_in_the_key_pages_would_be_mixed(tmp_path: Path) -> None:
-    """Negative control: without the language in the cache key, visitors get pages in the wrong language."""
-    mixed = CONFIGURATION.replace("$host$uri $cached_language", "$host$uri")
-    with shop() as server, proxy(tmp_path, server.server_port, mixed) as port:
+    mixed = replaced(CONFIGURATION, "$host$uri $cached_language", "$host$uri")
+    with cached(tmp_path / "control", mixed) as (_, port):
         ask(port, SALE, Accept_Language="en")
         assert "zh-hans" not in ask(port, SALE, Accept_Language="zh-CN")
 
@@ -297,7 +282,7 @@ def test_what_has_no_language_is_kept_once(tmp_path: Path, shared: bool) -> None
     configuration = (
         CONFIGURATION if shared else CONFIGURATION.replace("$host$uri $cached_language", "$host$uri $page_language")
     )
-    with shop() as server, proxy(tmp_path, server.server_port, configuration) as port:
+    with cached(tmp_path, configuration) as (server, port):
         for language in ("en", "zh-CN"):
             ask(port, path, Accept_Language=language)
     assert server.asked[path] == (1 if shared else 2)
