@@ -42,6 +42,7 @@ from tests.waiting import WAIT_TIMEOUT, wait_for
 
 NUMBER = 4
 """Number of the first sandbox for these tests. Visitors and commands use those with lower numbers."""
+DROP = "DROP DATABASE IF EXISTS {} WITH (FORCE)"
 
 
 @pytest.fixture(autouse=True)
@@ -70,9 +71,15 @@ def end_backend(connection: psycopg.Connection[Any]) -> None:
         assert ended == (True,)
 
 
-def shops_postgres(host: str = "") -> str:
-    shop = connections.databases[DEFAULT_DB_ALIAS]
-    return f"postgres://{shop['USER']}@/{DATABASE}?port={shop['PORT']}&host={host or shop['HOST']}"
+def database_name(number: int = NUMBER) -> str:
+    """Return the name of a sandbox's Postgres database."""
+    return f"{databases.shops_database()['NAME']}_lab_{number}"
+
+
+def run(connection: psycopg.Connection[Any], statement: str, *names: str, comment: str = "") -> None:
+    """Run a statement with the quoted names, and with the comment, in place of its `{}` and its `{comment}`."""
+    quoted = map(sql.Identifier, names)
+    connection.execute(sql.SQL(statement).format(*quoted, comment=sql.Literal(comment)))
 
 
 # The Redis database of a sandbox
@@ -238,27 +245,22 @@ def test_with_foreign_data_a_page_says_so_and_a_command_takes_another_sandbox(
 @pytest.fixture
 def other_database() -> Iterator[Callable[..., None]]:
     """Create a foreign Postgres database under the name that sandbox `NUMBER` would use."""
-    name = f"{databases.shops_database()['NAME']}_lab_{NUMBER}"
-    drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
     with server() as admin:
 
         def create(*statements: str, comment: str = "") -> None:
-            admin.execute(drop)
-            admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-            if comment:
-                command = sql.SQL("COMMENT ON DATABASE {} IS {}")
-                admin.execute(command.format(sql.Identifier(name), sql.Literal(comment)))
+            run(admin, DROP, database_name())
+            run(admin, "CREATE DATABASE {}", database_name())
+            run(admin, "COMMENT ON DATABASE {} IS {comment}", database_name(), comment=comment)
             for statement in statements:
                 in_sandbox(statement)
 
         yield create
-        admin.execute(drop)
+        run(admin, DROP, database_name())
 
 
 def in_sandbox(statement: str) -> list[Any]:
     """Run a statement in the Postgres database of sandbox `NUMBER`."""
-    shop = databases.shops_database()
-    there = make_conninfo("", **address(shop | {"NAME": f"{shop['NAME']}_lab_{NUMBER}"}))
+    there = make_conninfo("", **address(databases.shops_database() | {"NAME": database_name()}))
     with psycopg.connect(there, autocommit=True) as connection:
         found = connection.execute(statement)
         return found.fetchall() if found.description else []
@@ -290,20 +292,20 @@ def test_a_database_of_the_labs_with_other_tables_is_replaced(other_database: Ca
 
 
 def test_an_unfinished_database_is_dropped_and_no_other(other_database: Callable[..., None]) -> None:
-    name = f"{databases.shops_database()['NAME']}_lab_{NUMBER}"
-    unfinished, foreign = sql.Identifier(f"{name}_dead"), sql.Identifier(f"{name}_copy")
+    name = database_name()
+    unfinished, foreign = f"{name}_dead", f"{name}_copy"
     with server() as admin:
         for each in (unfinished, foreign):
-            admin.execute(sql.SQL("CREATE DATABASE {}").format(each))
-        admin.execute(sql.SQL("COMMENT ON DATABASE {} IS {}").format(unfinished, sql.Literal(databases.MADE)))
+            run(admin, "CREATE DATABASE {}", each)
+        run(admin, "COMMENT ON DATABASE {} IS {comment}", unfinished, comment=databases.MADE)
         try:
             other_database(comment=databases.MADE)
             open_sandbox(NUMBER).close()
             left = admin.execute("SELECT datname FROM pg_database WHERE starts_with(datname, %s)", [name]).fetchall()
-            assert sorted(left) == [(name,), (f"{name}_copy",)]
+            assert sorted(left) == [(name,), (foreign,)]
         finally:
             for each in (unfinished, foreign):
-                admin.execute(sql.SQL("DROP DATABASE IF EXISTS {}").format(each))
+                run(admin, DROP, each)
 
 
 # One user at a time
@@ -447,10 +449,9 @@ def test_the_query_of_database_url_holds_for_the_lab_too(monkeypatch: pytest.Mon
 
 
 def test_a_role_that_may_not_create_databases_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = sql.Identifier(f"{databases.shops_database()['NAME']}_lab_0")
     with server() as admin:
         admin.execute("CREATE ROLE poor LOGIN")
-        admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
+        run(admin, DROP, database_name(0))
         try:
             with monkeypatch.context() as patch:
                 change_settings(patch, USER="poor")
@@ -467,10 +468,12 @@ def test_a_role_that_may_not_create_databases_is_refused(client: Client, monkeyp
 @pytest.mark.parametrize("command", [("explore", "no-lock"), ("replay", "no-lock"), ("ladder", "no-lock", "--verify")])
 @pytest.mark.parametrize("gone", ["Postgres", "Redis"])
 def test_without_its_servers_a_command_says_so(command: tuple[str, ...], gone: str, tmp_path: Path) -> None:
+    shop = connections.databases[DEFAULT_DB_ALIAS]
+    host = tmp_path if gone == "Postgres" else shop["HOST"]
     done = manage(
         *command,
         SECRET_KEY="x" * 50,
-        DATABASE_URL=shops_postgres(str(tmp_path) if gone == "Postgres" else ""),
+        DATABASE_URL=f"postgres://{shop['USER']}@/{DATABASE}?port={shop['PORT']}&host={host}",
         REDIS_URL=f"unix://{tmp_path}/none" if gone == "Redis" else django_settings.REDIS_LOCATION,
     )
     assert done.returncode == 2, done.stderr
