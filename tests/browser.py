@@ -28,7 +28,7 @@ IN_BROWSER = [
 def launch(playwright: Playwright) -> Browser:
     """Start the installed Chromium.
 
-    Playwright runs an event loop in this thread. So a test that also queries the database in this thread has to set
+    Playwright runs an event loop in this thread. A test that also queries the database in this thread must set
     DJANGO_ALLOW_ASYNC_UNSAFE.
     """
     return playwright.chromium.launch(executable_path=CHROMIUM)

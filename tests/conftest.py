@@ -1,4 +1,4 @@
-"""Real servers for the whole run, an empty Redis for each test, and the handling of tests that must fail."""
+"""Real servers for the whole run, an empty Redis for each test, and tests that are expected to fail."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="session")
 def _django_set_urlconf() -> None:
-    """Replace a fixture of pytest-django that runs around each test, for a marker that no test has."""
+    """Disable a fixture of pytest-django. It runs for each test, and only serves a marker that no test has."""
 
 
 _django_clear_site_cache = _django_isolate_apps = _template_string_if_invalid_marker = _django_set_urlconf
@@ -170,7 +170,7 @@ SLOW = (
     *("admin_addresses", "comparison_curves", "reentrant", "local", "order_life", "pooler", "nginx"),
     *("faults_on_other_servers", "bench_locks", "command", "judgement", "search", "bench_strategies", "lifecycle"),
 )
-"""Slow test files without `test_`. They run first, so that no worker has one of them left at the end.
+"""Names of slow test files, without `test_`. They run first, so that no worker runs one of them at the end.
 
 Files that compute alternate with files that wait, which keeps the machine busy.
 """
@@ -194,7 +194,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Turn off garbage collection while tests are collected: it frees little, and takes a seventh of that time."""
+    """Turn off garbage collection while pytest collects tests. It frees little, and takes a seventh of that time."""
     gc.disable()
     try:
         return (yield)
@@ -213,7 +213,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Report an expected failure as a real one if a fixture failed, because only the test itself proves the flaw."""
+    """Report a failed fixture as a failure, even if the test is expected to fail: only the test proves the flaw."""
     report = yield
     if report.when != "call" and hasattr(report, "wasxfail"):
         report.outcome = "failed"

@@ -242,7 +242,7 @@ def at_once(*bodies: Callable[[], T]) -> list[T | Exception]:
 
 
 _idle: list[BaseDatabaseWrapper] = []
-"""Connections of bodies that have ended. To start a session costs Postgres more than most bodies do."""
+"""Connections of bodies that have ended. For Postgres, a new session costs more than most bodies."""
 
 
 def close_connections() -> None:

@@ -96,7 +96,7 @@ def running_pgbouncer(
 
 
 def _listens(file: Path) -> bool:
-    """Return whether a server accepts connections. The file of its socket exists a moment earlier."""
+    """Return whether a server accepts connections. The file of its socket may exist before that."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(str(file))

@@ -52,7 +52,7 @@ class Upstream:
         self.port = self.listener.getsockname()[1]
         self.requests: list[bytes] = []
         self.more = b""
-        """Further lines of the head of an answer."""
+        """Further header lines of each answer."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -104,7 +104,7 @@ def few_files() -> Iterator[None]:
 
 @pytest.mark.usefixtures("few_files")
 def test_it_may_open_the_files_of_all_its_connections(upstream: Upstream, tmp_path: Path) -> None:
-    """Control: without the directive, nginx says that it has too few files for its connections."""
+    """nginx may open enough files. Control: without the directive, it logs that it may open too few."""
     without = re.sub(r"worker_rlimit_nofile .*;", "", CONFIGURATION)
     for configuration, enough in ((CONFIGURATION, True), (without, False)):
         with proxy(tmp_path, upstream.port, configuration):
@@ -176,10 +176,10 @@ def test_nobody_reads_the_metrics_through_it(upstream: Upstream, tmp_path: Path)
 
 @pytest.mark.parametrize("fits", [True, False], ids=["fits", "control"])
 def test_a_client_takes_no_web_server_out_by_a_long_redirect(tmp_path: Path, fits: bool) -> None:
-    """A long redirect is no fault of a web server. A redirect to the log-in is long if the URL of the request is long.
+    """A long redirect does not count as a failure of a web server.
 
-    Negative control: with nginx's default buffer size, after two such redirects nginx sends no requests to either web
-    server for ten seconds.
+    A redirect to the log-in page is long if the URL of the request is long. Negative control: with nginx's default
+    buffer size, nginx sends no requests to either web server for ten seconds after two such redirects.
     """
     configuration = CONFIGURATION if fits else re.sub(r" +proxy_(busy_)?buffers?_size .*;\n", "", CONFIGURATION)
     server = "server web:8000 resolve;"
@@ -224,7 +224,7 @@ PAGE_OR_DOCUMENT = [
 
 @pytest.mark.parametrize(("path", "headers", "page"), PAGE_OR_DOCUMENT)
 def test_browsers_get_the_pages_of_the_door(tmp_path: Path, path: bytes, headers: bytes, page: bool) -> None:
-    """nginx's own refusals are those of the web server's door: a page for a browser, else a problem document."""
+    """nginx refuses as the web server does: a browser gets a page, and a program gets a problem document."""
     size = limits.BODY_BYTES + 1
     long = b"Content-Length: %d\r\n\r\n%b" % (size, b"x" * size)
     with socket.socket() as refusing:

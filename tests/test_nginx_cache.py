@@ -175,9 +175,9 @@ shown = partial(respond, Accept="text/html,*/*;q=0.8", Accept_Language="zh-CN")
     [*((fault, True) for fault in ("away", "hangs", "502", "503", "504")), pytest.param("away", False, id="control")],
 )
 def test_kept_pages_are_shown_while_the_web_server_restarts(tmp_path: Path, fault: str, stale: bool) -> None:
-    """Kept pages and files are shown while the web server fails; kept figures are not, because they would be too old.
+    """nginx shows cached pages and files while the web server fails. It shows no cached figures: they are too old.
 
-    Negative control: with `updating` alone, the pages are refused, too.
+    Negative control: with `updating` alone, nginx refuses the pages, too.
     """
     configuration = replaced(CONFIGURATION, "proxy_read_timeout 25s", "proxy_read_timeout 1s")
     if not stale:

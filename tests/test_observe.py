@@ -65,7 +65,7 @@ def test_each_alert_fires_when_it_should_and_not_before(copied: Path) -> None:
 
 @needs_promtool
 def test_an_alert_that_never_or_always_fires_would_be_found(copied: Path) -> None:
-    """Negative control: alerts changed to fire never or always fail the tests, so each alert has a test."""
+    """Negative control: an alert that never fires, or always fires, fails the tests. So each alert has a test."""
     changed = [{**rule, "expr": f"({rule['expr']}) and vector(0) > 1"} for rule in rules()]
     changed[1] |= {"expr": "vector(0)", "for": "0s"}
     (copied / "alerts.yml").write_text(yaml.safe_dump({"groups": [{"name": "shop", "rules": changed}]}))
@@ -147,7 +147,7 @@ def test_the_table_of_alerts_leads_to_the_section_of_each() -> None:
     [("start them again.", "restart them.", "ShopDown"), ("Choose the strategy by it.", "Choose one.", "OrdersSlow")],
 )
 def test_advice_that_the_section_does_not_give_is_found(words: str, others: str, found: str) -> None:
-    """Negative control."""
+    """Negative control: advice in another section is found."""
     assert advice_elsewhere(moved(words, others)) == [found]
 
 

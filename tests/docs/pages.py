@@ -24,13 +24,13 @@ def anchors(page: str) -> set[str]:
 
 
 def plain(markdown: str) -> str:
-    """Return the text of some Markdown as readers see it, in small letters."""
+    """Return the text that readers see of some Markdown, in lower case."""
     shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown)
     return " ".join(re.sub(r"[`*]", "", shown).replace("“", '"').replace("”", '"').casefold().split())
 
 
 def section(page: str, anchor: str) -> str:
-    """Return what stands below the heading with this anchor, up to the next heading."""
+    """Return the text below the heading with this anchor, up to the next heading."""
     parts = re.split(r"^(?=#+ )", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
     (found,) = [part for part in parts if anchor in anchors(part)]
     return found.partition("\n")[2]
@@ -43,26 +43,26 @@ def leads_to(address: str, pages: Mapping[str, str] = PAGES) -> str:
 
 
 def exists(address: str, pages: Mapping[str, str] = PAGES) -> bool:
-    """Say whether an address below docs/ names a page and a heading that are there."""
+    """Return whether the page and the heading of an address below docs/ exist."""
     page, _, anchor = address.partition("#")
     return anchor in anchors(pages.get(f"docs/{page}", ""))
 
 
 def moved(words: str, others: str) -> dict[str, str]:
-    """Return all pages with other words in place of some, and those words in the last section of each page.
+    """Return all pages with `others` in place of `words`, and with `words` at the end of each page.
 
-    It is for negative controls: words in another section are not where a reader looks.
+    Negative controls use it: a reader does not look for advice in another section.
     """
     assert any(words in text for text in PAGES.values())
     return {page: f"{text.replace(words, others)}\n{words}\n" for page, text in PAGES.items()}
 
 
 OF_MAKE = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS"}
-"""Variables with which `make test` passes its own ARGS on to any make that a test runs."""
+"""Variables that would pass the ARGS of `make test` to each make that a test runs."""
 
 
 def finish(*command: str, **more: str) -> str:
-    """Run a command to its end and return what it prints; fail if its status is not 0."""
+    """Run a command to its end and return its output. Fail if its exit status is not 0."""
     ours = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
     done = subprocess.run(
         [str(shutil.which(command[0])), *command[1:]],

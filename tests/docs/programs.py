@@ -48,7 +48,7 @@ from locust.main import main
 listeners = list(events.init_command_line_parser._handlers)
 
 def parse(*arguments):
-    events.init_command_line_parser._handlers[:] = listeners  # The locustfile, read again, adds its own again.
+    events.init_command_line_parser._handlers[:] = listeners  # Each read of the locustfile adds its listeners.
     sys.argv = ["locust", *arguments, "--list"]
     main()
 """,
@@ -70,7 +70,7 @@ print(json.dumps(understood))
 
 
 def refused(lines: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Return the command lines that their programs reject, in the given order. Each begins with a program's name."""
+    """Return the command lines that their programs reject. Each line begins with the name of its program."""
     by_program: dict[str, list[str]] = defaultdict(list)
     for line in lines:
         by_program[next(program for program in PROGRAMS if line.startswith(f"{program} "))].append(line)

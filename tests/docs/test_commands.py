@@ -26,7 +26,7 @@ QUICK = (
     "audit --json",
     "reconcile",
 )
-"""`manage.py` commands that the test runs as written, in an order in which a reader could type them."""
+"""`manage.py` commands that a test runs as written. A reader could type them in this order."""
 LONGER = (
     "replay get-compare-del",
     "replay get-compare-del --on fence",
@@ -72,7 +72,7 @@ ONLY_PARSED = {
     "cp": "writes into the folder of the project",
     "apt-get": "installs",
 }
-"""Commands that are only parsed here: how each begins, and why it is not run."""
+"""Commands that these tests parse and do not run: the first words of each, and the reason."""
 MANAGE = """
 import runpy, shlex, sys
 for line in sys.argv[1:]:
@@ -88,14 +88,14 @@ for line in sys.argv[1:]:
 
 
 def shown() -> set[tuple[str, ...]]:
-    """The commands in the shell blocks. Blocks with curl are excluded, because test_samples.py runs them."""
+    """Return the commands in the shell blocks, without the blocks with curl, which test_samples.py runs."""
     blocks = [block for page in PAGES.values() for kind, block in BLOCK.findall(page) if kind in ("sh", "bash")]
     lines = [line for block in blocks if "curl " not in block for line in block.replace("\\\n", " ").splitlines()]
     return {tuple(words) for line in lines if (words := shlex.split(line, comments=True))}
 
 
 def named() -> set[tuple[str, ...]]:
-    """The commands of make and `manage.py` in the sentences, without those with a placeholder."""
+    """Return the commands of make and `manage.py` inside sentences, without commands that have a placeholder."""
     texts = [re.sub(r"\s+", " ", BLOCK.sub("", page)) for page in PAGES.values()]
     lines = {line for text in texts for line in re.findall("`((?:make|(?:.venv/bin/python )?manage.py) [^`]+)`", text)}
     whole = {re.sub("^manage.py", ".venv/bin/python manage.py", line) for line in lines if not re.search("[<…]", line)}
@@ -211,7 +211,7 @@ def managed(command: str) -> tuple[str, ...]:
 
 
 def reason(command: Sequence[str]) -> str | None:
-    """Return the longest entry of `ONLY_PARSED` that the command begins with, or None if the command has to be run."""
+    """Return the longest entry of `ONLY_PARSED` that begins the command, or None if a test must run the command."""
     starts = [start for start in ONLY_PARSED if tuple(command[: len(words := shlex.split(start))]) == tuple(words)]
     return max(starts, key=len, default=None)
 
@@ -231,7 +231,7 @@ def run_all(lines: Sequence[str]) -> None:
 
 @pytest.mark.slow
 def test_the_quick_commands_run(redis: Redis) -> None:
-    """The quick commands run on the test servers, in the shop's own database instead of the tests' one."""
+    """The quick commands run on the servers of the tests, with the database of the shop."""
     run_all(QUICK)
 
 

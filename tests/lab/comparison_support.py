@@ -124,7 +124,7 @@ def store(file: Path, *keys: str, value: Any = None) -> None:
 
 
 def left_out(part: comparisons.Part, called: Iterable[str], *, least: int) -> list[Path]:
-    """Return the project's files that were called although a part's hash does not cover them."""
+    """Return the called files of the project that the hash of a part does not cover."""
     files = {path.relative_to(ROOT) for path in map(Path, called) if path.is_relative_to(ROOT)}
     ours = {file for file in files if file.parts[0] in ROOMS}
     assert len(ours) >= least
@@ -132,7 +132,7 @@ def left_out(part: comparisons.Part, called: Iterable[str], *, least: int) -> li
 
 
 def page(address: str, language: str = "en") -> str:
-    """Return a page with its HTML entities resolved. It is rendered once for each content of the comparison file."""
+    """Return a page with its HTML entities resolved. Render it again only if the comparison file has changed."""
     file = comparisons.FILE
     return _page(address, language, file.read_text() if file.exists() else None)
 

@@ -66,7 +66,7 @@ def play(sandbox: Sandbox) -> Player:
 
 @pytest.fixture(scope="session")
 def sandboxes(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Create the sandboxes' databases first, because inside a test only the test's own database may be migrated."""
+    """Create the databases of all sandboxes. A test may migrate only its own database."""
     with django_db_blocker.unblock():
         for number in range(django_settings.LAB_SANDBOXES):
             open_sandbox(number).close()
@@ -118,6 +118,6 @@ def measured(file: Path) -> None:
 
 @pytest.fixture
 def unhashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a part's name as the hash of its code, which would take seconds to compute."""
+    """Use the name of a part as the hash of its code, because hashing takes seconds."""
     for module in (comparisons, refresh):
         monkeypatch.setattr(module, "behaviour_of_comparison", str)

@@ -36,9 +36,11 @@ class Player:
     ) -> Trace:
         """Run a schedule, and then every client to its end.
 
-        Choices that are impossible on this rung are skipped, so that a schedule of one rung also runs on its fix. By
-        default, those faults may happen that the rung survives, that break it, or that break a rung which it fixes, and
-        there are as many clients as it takes to break it.
+        Impossible choices are skipped, so that a schedule of one rung also runs on its fix.
+
+        Args:
+            faults: the faults that may happen; by default, those that the rung's page offers.
+            clients: number of clients; by default, as many as the rung needs.
         """
         return replay(
             slug,
@@ -51,7 +53,7 @@ class Player:
         )
 
     def survived(self, slug: str, faults: Collection[Fault]) -> set[Fault]:
-        """Return the faults that break nothing, even after any step of A, when B runs on."""
+        """Return the faults that break nothing. Try each fault after each step of A; then B runs to its end."""
         broken: set[Fault] = set()
         for number, possible in enumerate(self._possible(slug, sorted(faults))):
             for fault in faults:

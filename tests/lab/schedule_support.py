@@ -51,7 +51,7 @@ def searched(slug: str, sandbox: Sandbox, *, clients: int | None = None, bounds:
 
 
 def broken_by(found: Found) -> Invariant | None:
-    """Return the invariant that a search has broken, or None."""
+    """Return the invariant that a search found broken, or None."""
     return found.run.broken if found.run else None
 
 

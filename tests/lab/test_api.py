@@ -105,7 +105,7 @@ def test_staff_set_the_stock_and_every_user_reads_it(staff: Buyer, buyer: Buyer)
 
 
 def test_the_figures_show_unowned_units_and_repeated_orders(buyer: Buyer, redis: Redis) -> None:
-    """The figures show repeated orders, and units that a dead process took from the counter. The tables look right."""
+    """The figures count repeated orders, and units that a dead process took from the counter in Redis."""
     ledger.stock_up("a", 5)
     redis.decr("lab:{redis-taken-then-the-process-dies}:a")
     request = new_request(("a", 1))

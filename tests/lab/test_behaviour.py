@@ -1,4 +1,4 @@
-"""A stored result is out of date if and only if the behaviour of the code that its rung runs has changed."""
+"""A stored result is out of date if the behaviour of its rung's code has changed, and only then."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def edit(
 
 
 def test_a_change_outdates_the_rungs_that_run_it_and_prose_none(edit: Callable[..., set[str]]) -> None:
-    """All edits share one copy, because reading it is slow. The prose is in files that rungs run which stay valid."""
+    """All edits share one copy of the project, because reading it is slow. Rungs with edited prose stay valid."""
     docstring = ("inventory/strategies/group_commit.py", '"""One thread of a process', '"""A thread of a process')
     docstring_of_a_lock = ("locking/redis/lock.py", '"""A lock on one Redis', '"""The lock on one Redis')
     comment = (
@@ -180,7 +180,7 @@ def test_a_change_outdates_the_rungs_that_run_it_and_prose_none(edit: Callable[.
 
 
 LEFT_OUT = (
-    # Repair also calls strategies that the search does not sell with. They do nothing.
+    # The repair also calls strategies that sell nothing in this search. They do nothing.
     *("inventory.strategies.", "inventory.queue.", "inventory.counters.segmented."),
     "inventory.counters.whole.Counters.counted",
     # Django calls these functions to find the connection and to filter the log.

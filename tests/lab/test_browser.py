@@ -169,7 +169,7 @@ def test_the_pages_are_accessible(open_page: Open, language: str, schemes: Seque
 
 
 def assert_accessible(page: Page, schemes: Sequence[Any] = SCHEMES) -> None:
-    """Check on each screen, light and dark, that axe reports nothing and that the page is not wider than the screen."""
+    """Check that axe reports nothing and that the page fits the width of each screen, light and dark."""
     for viewport, scheme in product((DESKTOP, PHONE), schemes):
         page.set_viewport_size(viewport)
         page.emulate_media(color_scheme=scheme)
@@ -192,7 +192,7 @@ LINES = """
 
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 def test_a_row_of_the_ladder_is_one_line_and_two_on_a_phone(open_page: Open, language: str) -> None:
-    """The flaw is on the line as far as it fits, and on demand as a whole. Control: an opened row has more lines."""
+    """A row shows its flaw as far as it fits. An opened row shows the whole flaw. Control: it has more lines."""
     page = open_page("/lab/", language)
     row = page.locator("#level-no-lock + .ladder li").first
     flaw, facts = row.locator(".flaw"), row.locator(".facts")
@@ -212,7 +212,7 @@ def test_a_row_of_the_ladder_is_one_line_and_two_on_a_phone(open_page: Open, lan
 
 
 def test_a_long_run_is_not_cut_on_a_phone(open_page: Open) -> None:
-    """The picture of a long run ends where its box ends. Control: with a desktop's height, the box ends earlier."""
+    """On a phone, the box of a long run shows the whole picture. Control: on a desktop, the box cuts the picture."""
     page = open_page(f"/lab/rungs/setnx/play/?clients=2&schedule=A,crash A{',B' * 20}")
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     hidden = "(box => box.scrollHeight - box.clientHeight)(document.querySelector('.lanes-and-steps'))"

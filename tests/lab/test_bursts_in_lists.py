@@ -20,16 +20,16 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 LISTS = ("/admin/shop/sale/", "/admin/", "/admin/live/", "/", "/sales/", "/api/sales/")
 STOREFRONT = {"/", "/sales/"}
-"""Lists that show no load test, whatever sells it."""
+"""Lists that show no load test."""
 
 
 def test_the_sale_of_a_flawed_rung_is_in_no_list(live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative controls: the sale of a strategy, and that of a rung if it had a strategy."""
+    """Negative controls: lists show the sale of a strategy, and the sale of a rung that has a strategy by mistake."""
     operator = Client()
     operator.force_login(User.objects.create_superuser("root"))
 
     def lists_of(**seller: str) -> list[str]:
-        """Sell a unit in a burst, and return the lists that show its sale meanwhile."""
+        """Sell a unit in a burst. Return the lists that show the sale before the burst ends."""
         customers = [new_customer()]
         burst = prepare(**{"strategy": "lua", **seller}, units=5, customers=customers, limit=1, host=live_server.url)  # type: ignore[arg-type]
         body = burst.body(burst.cart())

@@ -1,4 +1,4 @@
-"""The page "choose a lock": each answer leads to one lock, with a reason against each other, and no cell is false."""
+"""The page "choose a lock": each set of answers leads to one lock, with a reason against each other lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The path "Your first ten minutes": each goal counts as reached at the choice that reaches it, not earlier."""
+"""The path "Your first ten minutes": the last choice of a goal reaches the goal, and no earlier choice does."""
 
 from __future__ import annotations
 

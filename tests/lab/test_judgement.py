@@ -1,4 +1,4 @@
-"""`--verify` also checks what clients of sound rungs (correct locks and sales) are told: it finds planted flaws."""
+"""`--verify` finds planted flaws of sound rungs (correct locks and sales): it also checks the clients' answers."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_of_a_long_file_only_functions_that_took_a_step_are_shown() -> None:
 
 
 def code_lines(file: Path) -> set[str]:
-    """Return the lines of a file without its imports, and without texts that stand alone, such as docstrings."""
+    """Return the lines of a file without imports and docstrings."""
     tree, lines = ast.parse(file.read_text()), file.read_text().splitlines()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom) or (
@@ -133,7 +133,7 @@ def code_lines(file: Path) -> set[str]:
 
 
 def noise_of_differences() -> dict[str, list[str]]:
-    """Return, for each rung with a difference from its fix, the lines that are no whole lines of code."""
+    """Return those lines of each rung's difference from its fix that are no whole lines of code."""
     found: dict[str, list[str]] = {}
     for entry in FLAWED:
         fix = LADDER[entry.fixed_by or ""]

@@ -210,7 +210,7 @@ PARTS = (
     *('class="story"', 'id="run"', 'data-do="first"', "Nothing has happened yet.", 'class="panel"', 'id="source"'),
     *('id="lesson"', 'id="figures"', 'class="fold"'),
 )
-"""Parts of a rung's page in their order: the story first, and the player before its first step."""
+"""Parts of a rung's page in their order. The story comes first. The player shows no step yet."""
 
 
 @pytest.mark.slow

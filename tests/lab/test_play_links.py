@@ -70,7 +70,7 @@ def test_a_game_with_a_worker_can_be_played_to_its_end() -> None:
 
 @pytest.mark.parametrize("first", [True, False], ids=["the path", "the ladder"])
 def test_every_game_begins_at_step_0(first: bool) -> None:
-    """Negative control: an address with a step."""
+    """Every game begins without a step. Negative control: an address with a step."""
     starts = (
         [f"/lab/first/{station.slug}/" for station in STATIONS]
         if first

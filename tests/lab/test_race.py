@@ -41,7 +41,7 @@ NOTHING = [sys.executable, "-c", ""]
 
 @pytest.fixture
 def visitor(redis: Redis) -> Iterator[Client]:
-    """A visitor without an account. The fixture ends when no race runs any more."""
+    """A visitor without an account. After the test, the fixture waits until no race runs."""
     yield Client()
     wait_until_no_race_runs()
 

@@ -1,4 +1,4 @@
-"""Redisson's lock: the search cannot break it, but breaks it without any one of its guards."""
+"""Redisson's lock: the search breaks it only if one of its guards is removed."""
 
 from __future__ import annotations
 

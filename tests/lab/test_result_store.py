@@ -66,7 +66,7 @@ READERS: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS)
 def test_a_reader_leaves_the_result_to_the_next(read: Callable[[], object]) -> None:
-    """All readers share the parsed file. One that changed it would make it look damaged to the next."""
+    """A reader does not change the parsed file, because all readers share it."""
     result_store._parsed.cache_clear()
     first = read()
     assert first is not None
@@ -168,7 +168,7 @@ def test_damage_is_logged_once_with_the_command_that_repairs_it(folder: Path, ca
 
 
 def test_an_edited_docstring_moves_a_stored_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two equal lines, the nearer one is meant. A line that was removed is not shown."""
+    """After an edit, the nearest equal line is found. A removed line is not found."""
     monkeypatch.setattr(source_line, "ROOT", tmp_path)
     (tmp_path / "lock.py").write_text(
         "def a():\n    '''Longer\n\n    than before.'''\n    send()\n    wait()\n    send()\n"

@@ -118,7 +118,10 @@ def test_a_rung_is_no_strategy_of_the_shop() -> None:
 # Fixes
 
 WITHOUT_ITS_FAULT = "ttl-healed-in-one-script"
-"""The rung whose fault cannot happen on its fix: A has the lock before B requests it. `SCHEDULES` covers this."""
+"""On the fix of this rung, the fault cannot happen in the witness: A gets the lock before B requests it.
+
+`SCHEDULES` has a schedule for this fix.
+"""
 
 
 @pytest.mark.parametrize("slug", slow_but_for_each_kind(PLAYED))
@@ -184,7 +187,7 @@ def test_a_witness_on_servers_breaks_the_rung_and_not_its_fix(play: Player, slug
 def test_a_watchdog_that_runs_until_the_del_does_not_outlast_a_pause(
     play: Player, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A watchdog that runs until the DEL helps against a slow release, but not against a pause, which stops it, too."""
+    """A watchdog that runs until the DEL helps against a slow release. A pause also stops the watchdog."""
 
     @contextmanager
     def hold(self: RenewalAndPlainRelease) -> Iterator[None]:
@@ -268,7 +271,7 @@ def test_without_its_fault_nothing_breaks_the_rung(play: Player, slug: str) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("_enough")
 def test_only_a_crash_before_the_order_is_queued_loses_the_unit(play: Player) -> None:
-    """Only a crash before the order is queued loses the unit. After a later one, the next buyer saves that order."""
+    """A crash before the order is queued loses the unit. After a later crash, the next buyer saves the order."""
     slug = "queue-after-decrement-as-two-calls"
     ends = [play(slug, steps(f"A*{number}, crash A"), faults=["crash"]) for number in range(1, 9)]
     assert [(end.broken, end.ledger["sold"]) for end in ends] == [("conserved", 1), *[(None, 2)] * 7]

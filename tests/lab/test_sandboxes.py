@@ -41,7 +41,7 @@ from tests.lab.schedule_support import manage
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 NUMBER = 4
-"""Number of the first sandbox for these tests. Visitors and commands use those with lower numbers."""
+"""Number of the first sandbox for these tests. Visitors and commands use sandboxes with lower numbers."""
 DROP = "DROP DATABASE IF EXISTS {} WITH (FORCE)"
 
 
@@ -77,7 +77,7 @@ def database_name(number: int = NUMBER) -> str:
 
 
 def run(connection: psycopg.Connection[Any], statement: str, *names: str, comment: str = "") -> None:
-    """Run a statement with the quoted names, and with the comment, in place of its `{}` and its `{comment}`."""
+    """Run a statement. A quoted name replaces each `{}`, and the quoted comment replaces `{comment}`."""
     quoted = map(sql.Identifier, names)
     connection.execute(sql.SQL(statement).format(*quoted, comment=sql.Literal(comment)))
 
@@ -535,7 +535,7 @@ def test_a_connection_that_is_being_closed_has_no_backend(django_db_setup: None)
 def test_a_terminated_backend_is_gone_before_the_next_schedule(
     opened_sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A terminated backend is gone before the next schedule, although the actor's thread no longer knows its id."""
+    """A terminated backend is gone before the next schedule, even if the actor's thread has lost the backend's id."""
     actor: Any = SimpleNamespace(name="dies", session=None)
 
     def wait_for_a_lock() -> None:

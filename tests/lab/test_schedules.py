@@ -111,6 +111,7 @@ NO_GUARD = "UPDATE inventory_stockitem SET on_hand = greatest(on_hand - %(units)
     [
         ("row-lock", ["guard"], None),
         ("advisory-lock", ["guard"], None),
+        # `file-lock` reads no stock before its UPDATE, so its lock alone is not enough.
         *((slug, ["lock"], None) for slug in LOCKS),
         *((slug, ["lock", "guard"], "conserved") for slug in LOCKS),
     ],
@@ -118,7 +119,7 @@ NO_GUARD = "UPDATE inventory_stockitem SET on_hand = greatest(on_hand - %(units)
 def test_the_lock_or_the_guard_of_the_update_is_enough(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, without: Collection[str], broken: Invariant | None
 ) -> None:
-    """Negative control: without both, the last unit is sold twice. `file-lock` needs the guard: it reads no stock."""
+    """The lock or the guard of the UPDATE is enough. Negative control: without both, a unit is sold twice."""
     if "lock" in without:
         monkeypatch.setattr(*LOCKS[slug])
     if "guard" in without:
@@ -189,7 +190,7 @@ BROKEN_ALONE = {
     *("wrong-argument", "owner-as-text", "exception-leaves-the-lock", "segmented-keys", "duplicate-click"),
     *("commit-after-return", "refusal-swallowed", "lua-off-by-one", "decr-and-look-at-the-sign"),
 }
-"""Rungs that treat the second client wrongly although the first one is done."""
+"""Rungs that treat the second client wrongly even after the first client is done."""
 
 
 @pytest.mark.slow

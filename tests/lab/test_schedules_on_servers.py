@@ -150,9 +150,9 @@ def test_a_random_witness_is_shortened(sandbox: Sandbox, slug: str) -> None:
 
 @pytest.mark.parametrize("slug", ["one-primary-with-replicas", *QUORUMS])
 def test_the_failover_that_makes_a_second_holder_does_not_in_a_quorum(sandbox: Sandbox, slug: str) -> None:
-    """A quorum survives the failover that gives a single server's lock to a second holder.
+    """After this failover, a single server grants A's lock to a second holder. A quorum does not.
 
-    The server that granted A's lock is lost, and another one has not heard of the grant.
+    The server that granted the lock to A fails. Another server has not received the grant.
     """
     schedule = ["A"]
     while "A" not in (run := replay(slug, schedule, sandbox)).steps[-1].holders:
@@ -197,7 +197,7 @@ def test_what_a_step_begins_ends_in_it(sandbox: Sandbox, monkeypatch: pytest.Mon
 
 # A Redis that restarts
 
-"""In these tests, A takes the last unit from the counter in Redis, and a restart of Redis loses that."""
+# In these tests, A takes the last unit from the counter in Redis, and a restart of Redis loses this write.
 
 
 @pytest.fixture

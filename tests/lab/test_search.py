@@ -47,7 +47,7 @@ end"""
 def test_a_renewal_after_the_release_is_found(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, faults: tuple[Fault, ...], broken: Invariant | None
 ) -> None:
-    """Only the fault `tick` reveals a renewal after the release: the holder goes on during the renewal."""
+    """Only the fault `tick` reveals a renewal after the release, because the holder goes on during the renewal."""
     check = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
     mutate_script("extend", check, RENEWS_FOR_ANYBODY, sandbox, monkeypatch)
     found = explore(new_experiment(LADDER["renewal"], sandbox), Bounds(preemptions=2, faults=1), faults, None)
@@ -83,7 +83,7 @@ def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monke
 
 
 class OwnLocks(RedisLockWorkload):
-    """Each client has its own lock, and reports in the end whether it still holds it."""
+    """Each client has its own lock. At the end, it reports whether it still holds the lock."""
 
     def work(self, name: str, client: Any, lock: Lock) -> str:
         lease = RedisLock(client, name, ttl=TTL, clock=self.sandbox.clock).acquire()
@@ -203,7 +203,7 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
 
 
 def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker may start before the clients. Of the clients, which are alike, only A starts first."""
+    """The worker may start before the clients. All clients have the same job, so only A of them starts first."""
     first = set()
     play = Scheduler.play
 
@@ -218,7 +218,7 @@ def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: py
 
 
 def test_clients_that_wait_for_each_other_are_ended(sandbox: Sandbox) -> None:
-    """Clients that wait for each other are ended, and none of them keeps a killed client's lock."""
+    """Clients that wait for each other are ended. No client keeps the lock of a killed one."""
     for _ in range(10):
         began = time.monotonic()
         assert replay("file-lock", [], sandbox, clients=3).broken is None

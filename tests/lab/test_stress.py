@@ -30,7 +30,7 @@ __all__ = ["installed"]
 pytestmark = pytest.mark.slow
 
 ENOUGH = 1500
-"""Attempts that are enough to break a rung that breaks by chance once in a hundred attempts."""
+"""Enough attempts to break a rung that breaks once in a hundred attempts."""
 
 
 def attempts(slug: str, sandbox: Sandbox, number: int, steps: int = 1, **changed: Any) -> Any:
