@@ -61,6 +61,14 @@ def at_work(process: psutil.Process) -> bool:
     return sum(len(worker.net_connections("unix")) > 2 for worker in workers(process)) == 2
 
 
+def started_by(process: subprocess.Popen[str], works: Callable[[psutil.Process], object]) -> list[psutil.Process]:
+    """Wait until a command works, and return all processes that it has started."""
+    command = psutil.Process(process.pid)
+    wait_for(lambda: process.poll() is not None or works(command), "the command to work", timeout=60)
+    assert process.poll() is None, process.communicate()
+    return command.children(recursive=True)
+
+
 WORKS: dict[str, tuple[tuple[str, ...], Callable[[psutil.Process], object]]] = {
     "processes that start": (("ladder", "--deep", "renewal"), workers),
     "two rungs": (("ladder", "--deep", "renewal", "re-entrant", "fence"), at_work),
@@ -78,10 +86,7 @@ def test_an_interrupted_command_ends_with_all_that_it_started(
     sandbox: Sandbox, arguments: tuple[str, ...], works: Callable[[psutil.Process], object]
 ) -> None:
     with running(*arguments) as process:
-        command = psutil.Process(process.pid)
-        wait_for(lambda: process.poll() is not None or works(command), "the command to work", timeout=60)
-        assert process.poll() is None, process.communicate()
-        started = command.children(recursive=True)
+        started = started_by(process, works)
         began = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
         output, errors = process.communicate(timeout=60)
@@ -147,10 +152,7 @@ def test_a_signal_while_a_process_ends_changes_nothing(number: str, error: str) 
 
 def test_a_killed_command_leaves_no_process(sandbox: Sandbox) -> None:
     with running("ladder", "--deep", "renewal", "re-entrant", "fence") as process:
-        command = psutil.Process(process.pid)
-        wait_for(lambda: process.poll() is not None or at_work(command), "the command to work", timeout=60)
-        assert process.poll() is None, process.communicate()
-        started = command.children(recursive=True)
+        started = started_by(process, at_work)
         process.kill()
     wait_for(lambda: not any(map(psutil.Process.is_running, started)), "all that it started to be gone")
 

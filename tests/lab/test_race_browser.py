@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from lab.site.race.start import race_lock
 from lab.site.race.state import Race, Racer
 from tests.lab.test_browser import Open, assert_accessible, open_page
 from tests.lab.test_browser import pytestmark as in_chromium
-from tests.waiting import wait_for
+from tests.lab.test_race import wait_until_no_race_runs
 
 __all__ = ["open_page"]
 
@@ -39,7 +38,7 @@ ENDED = Race(
 def one_at_a_time(redis: Any) -> Iterator[None]:
     """Wait until the test's race has ended, before the next test starts."""
     yield
-    wait_for(lambda: race_lock().acquire(blocking=False), "the race to end", timeout=60).release()
+    wait_until_no_race_runs()
 
 
 @pytest.mark.usefixtures("one_at_a_time")

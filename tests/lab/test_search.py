@@ -35,40 +35,37 @@ from tests.lab.schedule_support import SellsNothing, broken_by, mutate_script, s
 pytestmark = pytest.mark.slow
 
 
-RENEWS_FOR_ANYBODY = """redis.call('SET', KEYS[1], ARGV[1])
-if true then
-    return 1
-end"""
-
-
-@pytest.mark.parametrize(
-    ("faults", "broken"), [(("tick",), "progress"), (("late release", "expiry", "crash"), None)], ids=["tick", "others"]
-)
-def test_a_renewal_after_the_release_is_found(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, faults: tuple[Fault, ...], broken: Invariant | None
-) -> None:
-    """Only the fault `tick` reveals a renewal after the release, because the holder goes on during the renewal."""
-    check = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
-    mutate_script("extend", check, RENEWS_FOR_ANYBODY, sandbox, monkeypatch)
-    found = explore(new_experiment(LADDER["renewal"], sandbox), Bounds(preemptions=2, faults=1), faults, None)
-    assert broken_by(found) == broken
-    assert found.run is None or "A's watchdog" in found.run.schedule
-
-
+CHECK = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then\n    return 0\nend"
+RENEWS_FOR_ANYBODY = "redis.call('SET', KEYS[1], ARGV[1])\nif true then\n    return 1\nend"
 OFFERED_BEFORE = " and redis.call('EXISTS', KEYS[4]) == 0"
 """The part of acquire.lua that prevents a second offer to a waiter that ignored the first."""
 
 
-@pytest.mark.parametrize(("known", "broken"), [(True, None), (False, "progress")])
-def test_a_lock_that_is_offered_to_the_dead_again_and_again_is_found(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, known: bool, broken: Invariant | None
+@pytest.mark.parametrize(
+    ("slug", "flaw", "faults", "broken", "choice"),
+    [
+        # Only the fault `tick` reveals a renewal after the release, because the holder goes on during the renewal.
+        ("renewal", ("extend", CHECK, RENEWS_FOR_ANYBODY), ("tick",), "progress", "A's watchdog"),
+        ("renewal", ("extend", CHECK, RENEWS_FOR_ANYBODY), ("late release", "expiry", "crash"), None, ""),
+        # Only the fault `crash` reveals endless offers to a waiter that died asleep before the holder's release.
+        ("fair", ("acquire", OFFERED_BEFORE, ""), ("crash",), "progress", "crash B"),
+        ("fair", None, ("crash",), None, ""),
+    ],
+)
+def test_a_flaw_in_a_script_is_found_by_its_fault(
+    sandbox: Sandbox,
+    monkeypatch: pytest.MonkeyPatch,
+    slug: str,
+    flaw: tuple[str, str, str] | None,
+    faults: tuple[Fault, ...],
+    broken: Invariant | None,
+    choice: str,
 ) -> None:
-    """Only the fault `crash` reveals endless offers to a waiter that died asleep before the holder's release."""
-    if not known:
-        mutate_script("acquire", OFFERED_BEFORE, "", sandbox, monkeypatch)
-    found = explore(new_experiment(LADDER["fair"], sandbox), Bounds(preemptions=2, faults=1), ("crash",), None)
+    if flaw:
+        mutate_script(*flaw, sandbox, monkeypatch)
+    found = explore(new_experiment(LADDER[slug], sandbox), Bounds(preemptions=2, faults=1), faults, None)
     assert broken_by(found) == broken
-    assert found.run is None or "crash B" in found.run.schedule
+    assert found.run is None or choice in found.run.schedule
 
 
 def test_a_wrong_comparison_in_the_stock_script_is_found(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
