@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from lab.ladder.catalogue import LADDER
+from lab.site.pages.first_path import STATIONS
 from tests.browser import launch, needs_chromium
 from tests.lab.conftest import WITNESSES
 
@@ -154,6 +155,11 @@ PAGES = (
     "/lab/rungs/get-compare-del/play/?schedule=A,A&clients=3",
     f"/lab/rungs/get-compare-del/play/?schedule={','.join(WITNESS)}&clients=3",
     "/lab/essays/choosing-a-ttl/",
+    "/lab/?track=locks",
+    "/lab/first/",
+    "/lab/first/no-lock/",
+    "/lab/first/fence/?schedule=A,A&clients=2",
+    f"/lab/first/no-lock/?schedule={','.join(STATIONS[0].schedule)}&clients=2",
 )
 SCHEMES = ("light", "dark")
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from lab.site.pages.first_path import STATIONS
-from tests.lab.test_browser import Open, assert_accessible, open_page, press
+from tests.lab.test_browser import Open, open_page, press
 from tests.lab.test_browser import pytestmark as in_chromium
 
 __all__ = ["open_page"]
@@ -113,20 +113,3 @@ def test_the_ladder_is_filtered_without_scripts(open_page: Open) -> None:
     expect(page.locator(".track:visible")).to_have_count(0)
     page.get_by_role("link", name="Show all rungs").click()
     expect(page.locator(".track:visible")).to_have_count(2)
-
-
-ADDRESSES = (
-    "/lab/?track=locks",
-    "/lab/first/",
-    "/lab/first/no-lock/",
-    "/lab/first/fence/?schedule=A,A&clients=2",
-    f"/lab/first/no-lock/?schedule={','.join(NO_LOCK.schedule)}&clients=2",
-)
-
-
-@pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_the_path_and_the_map_are_accessible(open_page: Open, language: str) -> None:
-    page = open_page("/lab/", language)
-    for address in ADDRESSES:
-        page.goto(address)
-        assert_accessible(page)

@@ -63,16 +63,12 @@ def schedules(slug: str, sandbox: Sandbox) -> int:
     return explore(new_experiment(LADDER[slug], sandbox), bounds, (), "once").schedules
 
 
-def test_the_steps_add_no_schedules_between_other_steps(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_steps = schedules("lock-inside-the-transaction", sandbox)
-    monkeypatch.setattr(local_locks, "stop_before", lambda step: None)
-    assert with_steps == schedules("lock-inside-the-transaction", sandbox) > 1
-
-
-def test_the_first_client_may_be_stopped_before_it_has_the_lock(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("slug", "added"), [("lock-inside-the-transaction", False), ("file-lock", True)])
+def test_the_steps_of_a_lock_add_schedules_only_before_its_first_client(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, added: bool
 ) -> None:
-    """A client can be stopped before it takes a local lock. Without that step, A always takes the lock first."""
-    assert schedules("file-lock", sandbox) > 1
+    """Without the step before `file-lock`, A always takes the lock first. Between other steps, nothing is added."""
+    with_steps = schedules(slug, sandbox)
     monkeypatch.setattr(local_locks, "stop_before", lambda step: None)
-    assert schedules("file-lock", sandbox) == 1
+    without = schedules(slug, sandbox)
+    assert (without == 1, with_steps > without, with_steps > 1) == (added, added, True)
