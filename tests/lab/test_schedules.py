@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 from uuid import uuid4
@@ -14,12 +14,12 @@ from inventory.models import StockItem
 from inventory.strategies import advisory_lock
 from lab.claims import verify, witness
 from lab.claims.runs import Impossible, rehearse, replay
-from lab.explorer.search import Bounds
-from lab.explorer.terms import Invariant
+from lab.explorer.search import Bounds, explore
+from lab.explorer.terms import Invariant, Violation
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
-from lab.workloads.registry import BUILDERS, can_play
+from lab.workloads.registry import BUILDERS, can_play, new_experiment
 from locking import ThreadLock
 from tests.lab.schedule_support import broken_by, searched, slow_but_for_each_kind
 
@@ -93,8 +93,17 @@ def test_three_clients_share_a_sound_lock(sandbox: Sandbox) -> None:
     [pytest.param(slug, marks=pytest.mark.slow if slug == "lua-queue" else ()) for slug in sellers.STRATEGIES],
 )
 def test_no_strategy_sells_a_unit_that_another_client_takes_after_the_read(sandbox: Sandbox, slug: str) -> None:
-    found = searched(slug, sandbox, bounds=ONE_PREEMPTION)
-    assert (found.run, found.exhausted) == (None, True)
+    """No schedule sells a unit twice. No client gets an unexpected error, which breaks no invariant of the search."""
+    experiment, seen = new_experiment(LADDER[slug], sandbox), set[str]()
+    judge = experiment.verdict
+
+    def verdict(answers: Mapping[str, str]) -> Sequence[Violation]:
+        seen.update(answer for answer in answers.values() if "Error: " in answer)
+        return judge(answers)
+
+    experiment.verdict = verdict  # type: ignore[method-assign]
+    found = explore(experiment, ONE_PREEMPTION, (), None)
+    assert (found.run, found.exhausted, seen) == (None, True, set())
 
 
 LOCKS: dict[str, tuple[Any, str, Any]] = {
