@@ -13,15 +13,13 @@ import psycopg
 import redis
 
 from servers import RunFolder
+from servers.folder import CHECKOUT
 from servers.postgres import Postgres, connect
 
 Answer = TypeVar("Answer")
-CHECKOUT = Path(__file__).resolve().parents[2]
 PARENT = """
-import signal, sys
-from pathlib import Path
-from servers import RunFolder, Servers
-with Servers(RunFolder(Path(sys.argv[1]))) as servers:
+from servers import Servers
+with Servers(RunFolder(path)):
     print("running", flush=True)
     signal.pause()
 """
@@ -31,9 +29,12 @@ PARENT_WITHOUT_DEATH_SIGNAL = (
 )
 
 
-# The clients of the servers take half a second to import, and few scripts need them.
-IMPORT_WHAT_IS_USED = """
-import importlib, sys, types
+# The clients of the servers take half a second to import, and few scripts need them. So import only what is used.
+# Enable Ctrl-C again, in case the tests run as a background job, for which a shell disables it.
+PROLOGUE = """
+import importlib, os, signal, sys, types
+from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)
 modules = {"Child": "process", "RunFolder": "folder", "ServerError": "errors", "Servers": "servers"}
 package = sys.modules["servers"] = types.ModuleType("servers")
 package.__path__ = ["servers"]
@@ -42,14 +43,14 @@ def find(name):
         raise AttributeError(name)  # so that `from servers import` looks for a module of this name
     return getattr(importlib.import_module(f"servers.{modules[name]}"), name)
 package.__getattr__ = find
+from servers import RunFolder
+path = Path(*sys.argv[1:2])
 """
 
 
 def run_python(code: str, *args: object) -> "subprocess.Popen[str]":
-    """Run a script that may import the project, in a new session and with its output in a pipe."""
-    # Enable Ctrl-C again, in case the tests run as a background job, for which a shell disables it.
-    prologue = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    command = [sys.executable, "-c", prologue + IMPORT_WHAT_IS_USED + code, *map(str, args)]
+    """Run a script in a new session, with its output in a pipe. In the script, `path` is the first argument."""
+    command = [sys.executable, "-c", PROLOGUE + code, *map(str, args)]
     return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from servers import RunFolder
+from servers.folder import CHECKOUT
 from servers.postgres import DATABASE, USER
 from servers.valkey import Valkey
-from tests.servers.support import CHECKOUT, server_processes
+from tests.servers.support import server_processes
 
 pytestmark = pytest.mark.slow
 

@@ -15,18 +15,11 @@ from tests.servers.support import run_python
 from tests.waiting import wait_for
 
 ROOT = os.geteuid() == 0
-SECRET = """
-import sys
-from pathlib import Path
-from servers import RunFolder
-print(RunFolder(Path(sys.argv[1])).secret_key())
-"""
 FULL_DISK = """
-import resource, sys
-from pathlib import Path
-from servers import RunFolder, ServerError
+import resource
+from servers import ServerError
 from servers.cluster import ports_of
-folder = RunFolder(Path(sys.argv[1]))
+folder = RunFolder(path)
 folder.create()
 _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))  # Files can be created, but nothing can be written.
@@ -43,11 +36,7 @@ print(len(folder.secret_key()) >= 50, len(ports_of(folder.path, "etcd", each=2))
 print(*sorted(entry.name for entry in folder.path.iterdir()))
 """
 HOLD = """
-import signal, sys
-from pathlib import Path
-from servers import RunFolder
-folder = RunFolder(Path(sys.argv[1]))
-assert folder.ownership.take(["valkey"])
+assert RunFolder(path).ownership.take(["valkey"])
 print("held", flush=True)
 signal.pause()
 """
@@ -225,7 +214,7 @@ def test_a_process_waits_for_a_secret_key_that_is_being_written(folder: RunFolde
     folder.create()
     with (folder.path / "secret-key").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        reader = run_python(SECRET, folder.path)
+        reader = run_python("print(RunFolder(path).secret_key())", folder.path)
         wait_for(lambda: f"-> FLOCK  ADVISORY  WRITE {reader.pid} " in Path("/proc/locks").read_text())
         file.write("written by the first")
     assert reader.communicate()[0] == "written by the first\n"

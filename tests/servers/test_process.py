@@ -22,7 +22,6 @@ STARTS_ONE = f"import signal, subprocess, sys; subprocess.Popen([sys.executable,
 LEAVES_ONE_BEHIND = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {PAUSE!r}]).pid)"
 # A grandchild asks for a signal at its parent's death, but names another process as parent.
 GRANDCHILD = """
-import os, signal
 from servers.process import _request_death_signal
 request = _request_death_signal(signal.SIGTERM)
 if os.fork() == 0:
@@ -33,21 +32,17 @@ if os.fork() == 0:
 print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 WITH_GROUPS = """
-import os, sys
-from pathlib import Path
 from servers import Child
 os.setgroups([0, 1])
-child = Child("child", ["/bin/sh", "-c", "id -u; id -g; id -G"], log=Path(sys.argv[1]), user=61000, cwd=Path("/"))
+child = Child("child", ["/bin/sh", "-c", "id -u; id -g; id -G"], log=path, user=61000, cwd=Path("/"))
 child.start()
 child.wait_until(lambda: not child.alive, 30)
 """
 PARENT = """
-import signal, sys
-from pathlib import Path
 from servers import Child
-child = Child("child", [sys.executable, "-c", sys.argv[2]], log=Path(sys.argv[1]))
+child = Child("child", [sys.executable, "-c", sys.argv[2]], log=path)
 child.start()
-child.wait_until(lambda: "ready" in Path(sys.argv[1]).read_text(), 30)
+child.wait_until(lambda: "ready" in path.read_text(), 30)
 print(child.pid, flush=True)
 signal.pause()
 """

@@ -18,13 +18,6 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
-START = """
-import sys
-from pathlib import Path
-from servers import RunFolder, supervisor
-print(supervisor.start(RunFolder(Path(sys.argv[1]))))
-"""
-
 
 @pytest.fixture
 def supervised(folder: RunFolder) -> Iterator[psutil.Process]:
@@ -38,7 +31,8 @@ def supervised(folder: RunFolder) -> Iterator[psutil.Process]:
 
 
 def test_of_two_concurrent_starts_one_starts_and_both_return_once_the_servers_answer(folder: RunFolder) -> None:
-    starters = [run_python(START, folder.path) for _ in range(2)]
+    start = "from servers import supervisor; print(supervisor.start(RunFolder(path)))"
+    starters = [run_python(start, folder.path) for _ in range(2)]
     assert sorted(starter.communicate()[0] for starter in starters) == ["False\n", "True\n"]
     assert all(server.up for server in supervisor.status(folder))
     assert supervisor.stop(folder)

@@ -22,17 +22,15 @@ ROOT = os.geteuid() == 0
 as_root = pytest.mark.skipif(not ROOT, reason="needs root; without it all other tests run as an ordinary user")
 # Import as root, before the change of user: an ordinary user may be unable to read the interpreter's files.
 ORDINARY_USER = """
-import os, pwd, sys
 sys.path.insert(0, sys.argv[2])
-from pathlib import Path
-import psutil
-from servers import RunFolder, Servers
+import psutil, pwd
+from servers import Servers
 from tests.servers.support import of_each, read_one, server_processes, write_one
 nobody = pwd.getpwnam("nobody")
 os.setgroups([])
 os.setgid(nobody.pw_gid)
 os.setuid(nobody.pw_uid)
-folder = RunFolder(Path(sys.argv[1]))
+folder = RunFolder(path)
 with Servers(folder) as servers:
     write_one(folder)
     servers.postgres.child.kill()
@@ -46,15 +44,12 @@ print(oct(folder.path.stat().st_mode & 0o777))
 """
 # Report which server data a user's program can read. Import as root, before the change of user.
 READER = """
-import os
 import psycopg, redis
-from servers import RunFolder
 from servers.postgres import connect
-from pathlib import Path
-folder = RunFolder(Path("{folder}"))
+folder, user = RunFolder(path), int(sys.argv[2])
 os.setgroups([])
-os.setgid({user})
-os.setuid({user})
+os.setgid(user)
+os.setuid(user)
 for what in (
     lambda: connect(folder.postgres) and "connected",
     lambda: redis.Redis.from_url(folder.valkey_url).ping() and "connected",
@@ -66,11 +61,9 @@ for what in (
         print("refused")
 """
 WITH_WHEELS = """
-import sys
 sys.path.insert(0, sys.argv[2])
-from pathlib import Path
-from servers import RunFolder, Servers
-with Servers(RunFolder(Path(sys.argv[1]))) as servers:
+from servers import Servers
+with Servers(RunFolder(path)):
     print("both")
 """
 
@@ -140,8 +133,7 @@ def test_a_program_of_nobody_reads_no_data(folder: RunFolder, reader: str) -> No
     """A program of `nobody` cannot read the servers' data. Negative control: the same script run by root can."""
     with Servers(folder):
         write_one(folder)
-        script = READER.format(user=pwd.getpwnam(reader).pw_uid, folder=str(folder.path))
-        shown = run_python(script).communicate()[0].splitlines()
+        shown = run_python(READER, folder.path, pwd.getpwnam(reader).pw_uid).communicate()[0].splitlines()
     assert shown == (["refused"] * 3 if reader == "nobody" else ["connected", "connected", "listed"])
 
 
