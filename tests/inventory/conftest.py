@@ -38,13 +38,20 @@ def execute(*statements: str) -> None:
             cursor.execute(statement)
 
 
+def fetch(statement: str, *arguments: object) -> list[Any]:
+    """Return the first column of a statement's result."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, arguments)
+        return [row[0] for row in cursor.fetchall()]
+
+
 def after(look: Callable[[], object], save: Save) -> Save:
     """Return a `save` callback that calls `look` first."""
     return lambda orders: (look(), save(orders))[1]
 
 
 def in_steps(save: Save) -> Save:
-    """Return a `save` callback that is no `SaveAtOnce`, so that the strategy opens a transaction."""
+    """Return a `save` callback without `at_once`, so that the strategy opens a transaction."""
     return lambda orders: save(orders)
 
 
@@ -67,7 +74,7 @@ AT_ONCE = f"""
 
 
 class SaveSold(SaveAtOnce):
-    """A `save` callback that writes the sold units of orders, and refuses nothing."""
+    """A `save` callback that writes the units of orders to the table of sold units. It refuses nothing."""
 
     def __call__(self, orders: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         if orders:
@@ -120,17 +127,10 @@ class Ledger:
             return {sku: int(units) for sku, units in cursor.fetchall()}
 
     def orders(self) -> list[UUID]:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT DISTINCT order_id FROM tests_sold ORDER BY order_id")
-            return [row[0] for row in cursor.fetchall()]
+        return fetch("SELECT DISTINCT order_id FROM tests_sold ORDER BY order_id")
 
     def reject(self, rejected: Mapping[OrderRequest, str]) -> None:
         self.rejected.update({order.id: reason for order, reason in rejected.items()})
-
-    def forget(self, units: int) -> None:
-        """Subtract units of cancelled orders."""
-        with connection.cursor() as cursor:
-            cursor.execute("UPDATE tests_sold SET quantity = quantity - %s", [units])
 
     def saved(self, order_ids: Collection[UUID]) -> set[UUID]:
         return set(self.orders()) & set(order_ids)
@@ -141,7 +141,7 @@ class Ledger:
             return {row.sku: row for row in audit.check(cursor.fetchall(), self.sold())}
 
     def assert_law(self, **expected: tuple[int, int]) -> None:
-        """Check each sku's units on hand and sold, the conservation law, and that Redis agrees and reserves nothing."""
+        """Check each sku's units on hand and sold, and the conservation law. Redis must agree and reserve nothing."""
         figures = self.figures()
         assert {sku: (row.on_hand, row.sold) for sku, row in figures.items()} == expected
         assert all(row.conserved for row in figures.values())
@@ -186,7 +186,7 @@ def no_redis(tmp_path: Path) -> Redis:
 
 
 class PausedAfterGrant(RedisLock):
-    """A lock whose holder is paused after the grant, until its TTL has ended and others have had the lock."""
+    """A lock that pauses its holder after the grant. The TTL ends, and `meanwhile` may take the lock."""
 
     def __init__(self, client: Redis, name: str, meanwhile: Callable[[], object]) -> None:
         super().__init__(client, name, renew=False)

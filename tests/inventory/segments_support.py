@@ -25,16 +25,19 @@ from tests.waiting import WAIT_TIMEOUT, wait_for
 CLASSES: dict[str, Any] = {"segmented-lock": SegmentedLock, "segmented-redis": SegmentedRedis}
 
 
-def make(name: str, base: type[Segmented] | None = None, **options: Any) -> Any:
-    """Return a new strategy with empty caches, as in another process.
+def make(name: str, base: type[Segmented] | None = None, *, units: int = 0, **options: Any) -> Any:
+    """Return a new strategy with empty caches, as in another process. It sells `units` of the sku `a`.
 
-    It starts at the first segment that covers an item.
+    An item is taken from the first segment that has enough units.
     """
     options = {"wait": WAIT_TIMEOUT, "segments": 5, "start": lambda sku, segments: 0} | options
     arguments = [options.pop("make_lock", stock_lock)]
     if name == "segmented-redis":
         arguments.insert(0, registry.segment_counters)
-    return (base or CLASSES[name])(*arguments, **options)
+    made = (base or CLASSES[name])(*arguments, **options)
+    if units:
+        put_on_sale(made, a=units)
+    return made
 
 
 def buy(strategy: Segmented, ledger: Ledger, *cart: tuple[str, int]) -> Placement:
@@ -47,7 +50,7 @@ def units_of(strategy: Segmented, sku: str = "a") -> list[int]:
 
 
 class Locks:
-    """Calls `before`, records which of the shop's stock locks is requested, and creates the lock."""
+    """Makes the shop's locks of segments. It calls `before` with each request and keeps a list of the requests."""
 
     def __init__(self, before: Callable[[str, int], object] = lambda sku, number: None) -> None:
         self.asked: list[tuple[str, int]] = []
@@ -60,10 +63,7 @@ class Locks:
 
 
 def second_order_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
-    """Return the answer to an order for the last unit, while an earlier order for it is being saved.
-
-    That save then fails.
-    """
+    """Return the answer to an order for the last unit. An earlier order for it is being saved, and its save fails."""
     put_on_sale(strategy, a=1)
     comes, answers = threading.Event(), []
 

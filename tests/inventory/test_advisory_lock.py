@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, transaction
 
 from inventory.errors import SoldOut
 from inventory.models import StockItem
@@ -13,16 +13,13 @@ from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import key
 from locking.postgres.names import advisory_key
 from tests.factories import elsewhere, interleaved, new_request, preheated
-from tests.inventory.conftest import Ledger, execute
+from tests.inventory.conftest import Ledger, execute, fetch
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def is_free(sku: str) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", [key(sku)])
-        granted: bool = cursor.fetchone()[0]
-    return granted
+    return fetch("SELECT pg_try_advisory_xact_lock_shared(%s)", key(sku)) == [True]
 
 
 def test_the_lock_is_held_from_check_to_commit(ledger: Ledger) -> None:

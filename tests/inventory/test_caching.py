@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
 class Source:
-    """Counts the loads of a value. A test can make a load run an action or fail."""
+    """A cached value that is the number of its loads. `during` runs once, in the middle of the next load."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cache: Cache[str, int] = Cache()
@@ -29,11 +30,14 @@ class Source:
         return self.cache.get_or_load("a", self._load, ttl=ttl, stale_if=OSError, **options)
 
     def _load(self, key: str) -> int | None:
-        self.loads += 1
-        loaded = self.loads
+        self.loads = loaded = self.loads + 1
         during, self.during = self.during, lambda: None
         during()
         return loaded
+
+
+def fail() -> None:
+    raise OSError("no answer")
 
 
 @pytest.fixture
@@ -85,17 +89,14 @@ def test_while_nothing_is_usable_one_caller_loads_for_all(
     note_waiting(monkeypatch, lambda: asked.append(1))
     source.during = during
     with ThreadPoolExecutor(4) as pool:
-        outcomes = [
-            pool.submit(source.get).exception(WAIT_TIMEOUT),
-            *(each.exception(WAIT_TIMEOUT) for each in waiting),
-        ]
-    assert outcomes == [error] * 4
+        first = pool.submit(source.get).exception(WAIT_TIMEOUT)
+        assert [first, *(each.exception(WAIT_TIMEOUT) for each in waiting)] == [error] * 4
     assert source.loads == 1
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_caller_that_waits_for_a_load_holds_no_connection(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that waits for a load returns its connection. Otherwise the loading caller might get none."""
+    """A caller that waits for a load returns its connection, so that the loading caller can get one."""
     held: list[BaseDatabaseWrapper] = []
     open_ones: list[bool] = []
 
@@ -134,15 +135,12 @@ def test_a_refreshed_value_is_used_from_then_on(source: Source) -> None:
     source.now += 0.5
     source.get()
     source.now += 0.9
-    source.during = lambda: (_ for _ in ()).throw(OSError)
+    source.during = fail
     assert (source.get(), source.loads) == (2, 3)
 
 
 @pytest.mark.parametrize(("age", "value"), [(0.5, 1), (1.0, None)], ids=["usable", "expired"])
 def test_after_an_error_a_value_is_used_until_it_expires(source: Source, age: float, value: int | None) -> None:
-    def fail() -> None:
-        raise OSError("no answer")
-
     source.get()
     source.now += age
     source.during = fail
@@ -158,12 +156,10 @@ def test_a_stale_value_is_used_while_one_caller_loads(source: Source) -> None:
     source.get()
     source.now += 5.0
     seen: list[int | None] = []
+    get = partial(source.get, stale_while_loading=True)
     with ThreadPoolExecutor(1) as pool:
-        source.during = lambda: seen.append(
-            pool.submit(lambda: source.get(stale_while_loading=True)).result(WAIT_TIMEOUT)
-        )
-        assert source.get(stale_while_loading=True) == 2
-    assert (seen, source.loads) == ([1], 2)
+        source.during = lambda: seen.append(pool.submit(get).result(WAIT_TIMEOUT))
+        assert (get(), seen, source.loads) == (2, [1], 2)
 
 
 def test_a_value_that_takes_long_to_load_is_used_longer(source: Source) -> None:
@@ -204,13 +200,9 @@ def test_a_value_that_was_loaded_before_an_invalidation_is_not_stored(
         source.now += age
     source.during = lambda: source.cache.forget("a") if drop == "forget" else source.cache.clear()
     before = source.get()
-    assert source.get() != before
-
-
-def test_an_invalidation_keeps_other_keys(source: Source) -> None:
-    source.get()
+    assert (after := source.get()) != before
     source.cache.forget("b")
-    assert (source.get(), source.loads) == (1, 1)
+    assert source.get() == after, "an invalidation keeps other keys"
 
 
 def test_entries_are_claimed_all_or_none(source: Source) -> None:

@@ -1,4 +1,4 @@
-"""The counters in Redis. Negative control of each guard in a script: the same calls to a script without the guard."""
+"""The counters in Redis. The negative control of each guard makes the same calls to a script without the guard."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from redis import ConnectionPool, Redis
 from redis.crc import key_slot
 
 from inventory.counters import whole
+from inventory.counters.segmented import segment_count_key, segment_name
 from inventory.counters.whole import RESERVATIONS, RESERVED_UNITS, Counters, counter_key
 from inventory.errors import SoldOut, StockNotLoaded, StockReserved, StockUnavailable
 from inventory.requests import OrderRequest
@@ -52,6 +53,8 @@ def test_take_subtracts_and_reserves(counters: Counters, quantity: int) -> None:
     ((order_id, reservation),) = counters.client.hgetall(RESERVATIONS).items()
     assert whole.text(order_id) == str(order.id)
     assert json.loads(reservation)["items"] == [["a", quantity]]
+    keys = counter_key("a"), RESERVATIONS, RESERVED_UNITS
+    assert {counters.client.ttl(key) for key in keys} == {-1}, "the keys do not expire"
 
 
 @pytest.mark.parametrize(("left", "quantity"), [(3, 4), (0, 1), (3, 2**53)])
@@ -194,7 +197,7 @@ def test_values_that_are_no_number_are_replaced(counters: Counters) -> None:
 def test_many_reservations_are_not_added_up(
     counters: Counters, monkeypatch: pytest.MonkeyPatch, most: int, corrected: list[tuple[str, int, int]]
 ) -> None:
-    """With too many reservations, the script does not recount them: Redis answers nobody while a script runs."""
+    """The script recounts no more than `RECOUNTED` reservations, because Redis answers nobody while a script runs."""
     monkeypatch.setattr(whole, "RECOUNTED", most)
     take(load(counters, a=9), ("a", 1))
     take(counters, ("a", 1))
@@ -234,11 +237,6 @@ def test_a_reservation_of_a_fraction_is_unreadable(
     assert [record.args[0] for record in caplog.records if record.args]
 
 
-def test_counters_do_not_expire(counters: Counters) -> None:
-    take(load(counters, a=5), ("a", 1))
-    assert {counters.client.ttl(key) for key in (counter_key("a"), RESERVATIONS, RESERVED_UNITS)} == {-1}
-
-
 def test_unload_deletes_only_its_skus(counters: Counters) -> None:
     load(counters, a=1, b=1, c=1)
     counters.unload([])
@@ -249,7 +247,8 @@ def test_unload_deletes_only_its_skus(counters: Counters) -> None:
 
 @pytest.mark.parametrize("sku", ["a", "café-☕", "with space", "with}brace", "{stock}", "a" * 64])
 def test_all_keys_are_in_one_slot(counters: Counters, sku: str) -> None:
-    assert key_slot(counter_key(sku).encode()) == key_slot(RESERVATIONS.encode())
+    keys = (counter_key(sku), segment_count_key(sku), counter_key(segment_name(sku, 4)))
+    assert {key_slot(key.encode()) for key in keys} == {key_slot(RESERVATIONS.encode())}
     take(load(counters, **{sku: 2}), (sku, 1))
     assert (counters.left([sku]), counters.reserved()) == ({sku: 1}, {sku: 1})
 

@@ -1,4 +1,4 @@
-"""Why rows and locks are taken in one fixed order: negative controls of `test_opposite_carts_do_not_deadlock`."""
+"""Without a fixed order of rows and locks, orders deadlock: controls of `test_opposite_carts_do_not_deadlock`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from inventory.strategies import advisory_lock, registry
 from inventory.strategies.advisory_lock import LOCK
 from inventory.strategies.guarded_update import GuardedUpdate
 from tests.factories import at_once, count_by_kind, new_request, preheated, waiting_in_postgres
-from tests.inventory.conftest import Ledger, execute, in_steps
+from tests.inventory.conftest import Ledger, execute, fetch, in_steps
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,7 +80,7 @@ def released_at_once(take_everything: Callable[[], object], *orders: Callable[[]
 def test_rows_locked_in_one_order_do_not_deadlock(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str, in_order: bool, answers: dict[str, int]
 ) -> None:
-    """Two orders name their items in opposite order. Locking by sku prevents a deadlock; locking as named does not."""
+    """Orders with opposite items lock rows in order of sku. Negative control: in the items' order, they deadlock."""
     strategy, lock, both_have_one = registry.get(name), stock.lock, threading.Barrier(2)
     stock.deliver("a", 2)
     stock.deliver("b", 2)
@@ -107,21 +107,17 @@ def test_rows_locked_in_one_order_do_not_deadlock(
 def test_keys_locked_in_one_order_do_not_deadlock(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, in_order: bool, answers: dict[str, int]
 ) -> None:
-    """Advisory locks are taken in the order of their keys, because several skus may share a key.
+    """Advisory locks are taken in the order of their keys. Several skus may share a key, here `a` and `c`.
 
-    Negative control: in the order of skus, one order locks keys 2 and 1, the other 1 and 2.
+    Negative control: in the order of skus, one order locks the keys 2 and 1, and the other locks 1 and 2.
     """
     monkeypatch.setattr(advisory_lock, "key", {"a": 2, "b": 1, "c": 2}.get)
     if not in_order:
         monkeypatch.setattr(advisory_lock, "sorted", list, raising=False)
     strategy = preheated("advisory-lock", {"a": 1, "b": 2, "c": 1})
 
-    def take_everything() -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(LOCK, [[1, 2]])
-
     given = released_at_once(
-        take_everything,
+        lambda: fetch(LOCK, [1, 2]),
         lambda: strategy.place(new_request(*CART), ledger.save),
         lambda: strategy.place(new_request(("b", 1), ("c", 1)), ledger.save),
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from django.db import OperationalError, connection, connections
+from django.db import OperationalError, connections
 from psycopg.errors import LockNotAvailable
 
 from inventory import bulk, stock
@@ -20,14 +21,14 @@ from inventory.strategies import group_commit
 from inventory.strategies.group_commit import GroupCommit
 from inventory.strategies.locks import conninfo
 from tests.factories import new_request
-from tests.inventory.conftest import Ledger, after, execute
+from tests.inventory.conftest import Ledger, after, execute, fetch
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Gate:
-    """A `save` callback that holds the first batch until `go_on` is set. It calls `before` with each batch."""
+    """A `save` callback that calls `before` with each batch. It holds the first batch until `go_on` is set."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -103,7 +104,7 @@ def test_waiting_orders_are_saved_together(gate: Gate, place: Place, ledger: Led
 
 
 def test_scarce_units_go_in_order_of_arrival(place: Place, ledger: Ledger) -> None:
-    """Scarce units go to orders as they arrive. An order that is too large does not stop a smaller one behind it."""
+    """Scarce units go to orders as they arrive. An order that is too large does not stop a smaller later order."""
     stock.deliver("a", 4)
     raised = place(*orders_of(1, 2, 2, 1, 1))
     assert [type(error) for error in raised] == [type(None), type(None), SoldOut, type(None), SoldOut]
@@ -177,20 +178,14 @@ def test_retries_have_a_short_lock_timeout(gate: Gate, place: Place, ledger: Led
 
 
 def test_the_lock_timeout_ends_with_the_transaction(ledger: Ledger) -> None:
-    """The lock timeout ends with the transaction. Otherwise other requests would inherit it, even through a pooler."""
-
-    def timeout() -> str:
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW lock_timeout")
-            return str(cursor.fetchone()[0])
-
+    """The lock timeout ends with the transaction, so that no other request on the connection inherits it."""
+    timeout, during = partial(fetch, "SHOW lock_timeout"), []
     stock.deliver("a", 1)
-    before, during = timeout(), []
+    before = timeout()
     for orders in (orders_of(1), orders_of(1, 1)):
-        bulk.commit(orders, after(lambda: during.append(timeout()), ledger.save), lock_timeout=0.1)
-        assert timeout() == before
+        bulk.commit(orders, after(lambda: during.extend(timeout()), ledger.save), lock_timeout=0.1)
+        assert timeout() == before != ["100ms"]
     assert during == ["100ms"]
-    assert before != "100ms"
 
 
 def test_a_lost_connection_fails_the_batch(gate: Gate, place: Place, ledger: Ledger) -> None:
@@ -211,7 +206,7 @@ SPLIT = "a is split for another sale, or units have just been returned. Try agai
     ids=["enough for all", "too little for all"],
 )
 def test_split_units_are_not_sold_out(ledger: Ledger, wanted: Sequence[int], refused: Mapping[int, str]) -> None:
-    """Orders that need split units (here in a segment of the next sale) get "try again", not "sold out"."""
+    """Some units are in a segment of another sale. Orders that would need them get "try again", not "sold out"."""
     stock.deliver("a", 3)
     StockItem.objects.update(on_hand=1)
     StockSegment.objects.create(item_id="a", number=0, on_hand=2)

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from django.db import connection
 from django.test import override_settings
 from django_redis import get_redis_connection
-from redis import Redis
 
 from inventory import stock
 from inventory.errors import StockBusy, StockElsewhere, StockNotLoaded, StockUnavailable
@@ -19,10 +17,10 @@ from inventory.models import StockItem
 from inventory.strategies import locked, locks, registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.locked import Locked
-from inventory.strategies.locks import conninfo
-from locking import FairRedisLock, Lock, RedisLock, ReentrantLock, ThreadLock
+from inventory.strategies.locks import conninfo, stock_lock
+from locking import FairRedisLock, Lock, ReentrantLock, ThreadLock
 from tests.factories import elsewhere, new_request, nobody, preheated
-from tests.inventory.conftest import Ledger, after, execute, replace_in_script
+from tests.inventory.conftest import Ledger, after, execute, fetch, replace_in_script
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,7 +33,7 @@ def last_fence() -> tuple[str, int]:
 
 @pytest.mark.parametrize("other", ["insert-lock", "lock-table"])
 def test_a_sku_changes_its_kind_of_lock(ledger: Ledger, other: str) -> None:
-    """A sku can move to a lock whose fences are far lower. Redis counts microseconds, a table of grants from 1."""
+    """A sku can change to a lock with far lower fences. Redis counts microseconds; a table of grants counts from 1."""
     preheated(other, {"a": 4})
     seen = []
     for name in ("redis-lock", other, other, "redis-lock"):
@@ -76,13 +74,9 @@ def test_a_lock_without_a_fence_writes_none(ledger: Ledger, name: str) -> None:
     ledger.assert_law(a=(0, 2))
 
 
-def redis_client() -> Redis:
-    return get_redis_connection("default")
-
-
 NOT_ON_SALE: dict[str, Callable[[str], Lock]] = {
-    "fair": lambda sku: FairRedisLock(redis_client(), f"stock:{sku}", ttl=5),
-    "re-entrant": cache(lambda sku: ReentrantLock(RedisLock(redis_client(), f"stock:{sku}", ttl=5))),
+    "fair": lambda sku: FairRedisLock(get_redis_connection("default"), f"stock:{sku}", ttl=5),
+    "re-entrant": cache(lambda sku: ReentrantLock(stock_lock(sku))),
     "thread": lambda sku: ThreadLock(f"stock:{sku}"),
 }
 """Locks that a sale cannot choose."""
@@ -134,6 +128,6 @@ def test_without_its_folder_or_postgres_a_lock_is_unavailable(
 
 
 def test_locks_connect_to_the_shops_postgres() -> None:
-    with psycopg.connect(conninfo()) as own, connection.cursor() as cursor:
-        cursor.execute("SELECT current_database(), current_user")
-        assert own.execute("SELECT current_database(), current_user").fetchone() == cursor.fetchone()
+    server = "SELECT (current_database(), current_user)::text"
+    with psycopg.connect(conninfo()) as own:
+        assert own.execute(server).fetchall() == [(row,) for row in fetch(server)]

@@ -13,15 +13,15 @@ from django.test.utils import CaptureQueriesContext
 from redis import Redis, RedisError
 
 from inventory import stock
+from inventory.counters.segmented import SegmentCounters
 from inventory.counters.whole import RESERVATIONS, Counters
 from inventory.errors import Refusal, SoldOut, StockNotLoaded, StockUnavailable
-from inventory.models import StockItem
 from inventory.requests import OrderRequest, Placement, ReturnedUnits, Save, Taking, save_one
 from inventory.strategies import lua, registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.lua import Lua
 from tests.factories import elsewhere, interleaved, new_request, preheated
-from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails, replace_in_script
+from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails, fetch, replace_in_script
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -36,16 +36,16 @@ def units(counters: Counters) -> tuple[int | None, Mapping[str, int]]:
     return counters.left(["a"])["a"], counters.reserved()
 
 
-def test_units_are_reserved_during_save(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
-    seen = []
+@pytest.mark.parametrize("name", ["lua", "segmented-redis"])
+def test_units_are_reserved_during_save(ledger: Ledger, name: str) -> None:
+    selling, seen = preheated(name, {"a": 2}), []
 
     def look() -> None:
-        seen.append((units(counters), elsewhere(lambda: StockItem.objects.get(sku="a").on_hand)))
+        seen.append((*registry.redis_stock(["a"])["a"], elsewhere(lambda: stock.on_hand("a"))))
 
-    strategy.place(new_request(("a", 1)), after(look, ledger.save))
-    assert seen == [((1, {"a": 1}), 2)]
-    ledger.assert_law(a=(1, 1))
-    assert units(counters) == (1, {})
+    selling.place(new_request(("a", 1)), after(look, ledger.save))
+    look()
+    assert seen == [(1, 1, 2), (1, 0, 1)], "units in the counter, reserved units, units on hand"
 
 
 def test_a_refused_order_locks_no_row(strategy: Strategy, ledger: Ledger) -> None:
@@ -65,32 +65,27 @@ def test_preheat_copies_units_on_hand(ledger: Ledger, counters: Counters) -> Non
     ledger.assert_law(a=(2, 1))
 
 
-def test_a_counter_too_high_sells_nothing_twice(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
-    counters.load("a", 5, (), make=False)
-    for _ in range(2):
-        strategy.place(new_request(("a", 1)), ledger.save)
-    # Postgres refuses first, which deletes the counter. The next order then finds no counter.
-    for error in (SoldOut, StockNotLoaded):
-        with pytest.raises(error):
-            strategy.place(new_request(("a", 1)), ledger.save)
-    strategy.preheat(["a"], ledger.saved)
-    with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        strategy.place(new_request(("a", 1)), ledger.save)
-    ledger.assert_law(a=(0, 2))
-
-
-def test_it_is_refused_also_without_redis(
-    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("redis_goes", [False, True])
+@pytest.mark.parametrize("name", ["lua", "segmented-redis"])
+def test_a_counter_too_high_is_deleted(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, name: str, redis_goes: bool
 ) -> None:
-    counters.load("a", 5, (), make=False)
+    """Postgres refuses units that only Redis counts, and the counter is deleted. Without Redis, it stays too high."""
 
     def gone(*rest: Any) -> None:
         raise RedisError("gone")
 
-    monkeypatch.setattr(Counters, "unload", gone)
-    with pytest.raises(SoldOut, match="a: 3 wanted, 2 left"):
-        strategy.place(new_request(("a", 3)), ledger.save)
-    assert strategy.place(new_request(("a", 2)), ledger.save) is Placement.COMMITTED
+    selling = preheated(name, {"a": 10})
+    registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
+    if redis_goes:
+        monkeypatch.setattr(Counters, "unload", gone)
+        monkeypatch.setattr(SegmentCounters, "unload_segments", gone)
+    for reason in ("a: 2 wanted, 1 left", "a: 2 wanted, 1 left" if redis_goes else "preheat its sale"):
+        with pytest.raises((SoldOut, StockNotLoaded), match=reason):
+            selling.place(new_request(("a", 2)), ledger.save)
+    selling.preheat(["a"], ledger.saved)
+    assert selling.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
+    ledger.assert_law(a=(0, 10))
 
 
 def test_without_the_guard_the_constraint_refuses(
@@ -100,7 +95,7 @@ def test_without_the_guard_the_constraint_refuses(
     counters.load("a", 5, (), make=False)
     with pytest.raises(IntegrityError, match="stock_on_hand_not_negative"):
         strategy.place(new_request(("a", 3)), ledger.save)
-    assert (ledger.figures()["a"].on_hand, ledger.figures()["a"].sold) == (2, 0)
+    assert (stock.on_hand("a"), ledger.sold()) == (2, {})
     assert units(counters) == (5, {})
 
 
@@ -124,7 +119,7 @@ def test_a_counter_too_low_is_not_sold_out(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledger, when: str) -> None:
-    """A commit between the reads makes no counter look too low, because Redis is read before Postgres."""
+    """An order that commits between the reads of Redis and Postgres does not make the counter look too low."""
     with (
         interleaved(lambda: strategy.place(new_request(("a", 1)), ledger.save), **{when: "SELECT"}),
         pytest.raises(SoldOut),
@@ -136,6 +131,7 @@ def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledg
 def test_a_committed_reservation_is_no_doubt(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An order is sold out, although the reservation of a saved order stays. The customer need not try again."""
     monkeypatch.setattr(Counters, "confirm_reservation", lambda *rest: False)
     strategy.place(new_request(("a", 1)), ledger.save)
     assert units(counters) == (1, {"a": 1})
@@ -157,9 +153,7 @@ def test_a_failed_save_gives_units_back_once(
 
 def end_this_session() -> None:
     """End the Postgres session of this thread, as a restart of Postgres does."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
-        (pid,) = cursor.fetchone()
+    (pid,) = fetch("SELECT pg_backend_pid()")
     elsewhere(lambda: execute(f"SELECT pg_terminate_backend({pid}, 5000)"))
 
 
@@ -222,7 +216,7 @@ def test_an_unknown_end_of_the_one_statement_keeps_the_reservation(
 def test_after_a_restart_of_postgres_no_units_stay_reserved(
     ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch, name: str, looks: bool
 ) -> None:
-    """The first statement on a connection that Postgres has ended fails, and nobody knows whether it was committed."""
+    """An order replaces a connection that Postgres has ended. Control: otherwise its unit stays reserved."""
     selling = preheated(name, {"a": 2})
     if not looks:
         for module in ("lua", "segmented_redis"):
@@ -239,7 +233,7 @@ def test_after_a_restart_of_postgres_no_units_stay_reserved(
 
 
 def test_a_session_that_an_earlier_query_has_lost_is_replaced(strategy: Strategy, ledger: Ledger) -> None:
-    """As when the offer could not be read again in the same request, and the older one was used."""
+    """An order replaces a connection that the client has closed. An earlier query of the request may have lost it."""
     connection.ensure_connection()
     connection.connection.close()
     strategy.place(new_request(("a", 1)), ledger.save)
@@ -247,7 +241,7 @@ def test_a_session_that_an_earlier_query_has_lost_is_replaced(strategy: Strategy
 
 
 def test_sessions_that_end_at_once_do_not_keep_a_thread(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pooler may accept each connection and close it at once."""
+    """An order replaces a limited number of ended connections. A pooler may close each new connection at once."""
     looks: list[bool] = []
 
     def ended() -> bool:
@@ -299,7 +293,7 @@ def test_without_redis_it_is_unavailable(
 def test_after_a_full_redis_a_unit_is_sold_out_if_it_is_sold_and_else_for_sale(
     ledger: Ledger, full: Callable[[], AbstractContextManager[None]], name: str, sold: bool
 ) -> None:
-    """The next buyer does not wait, even if a full Redis could not end the last unit's reservation."""
+    """A full Redis cannot end the reservation of the last unit. The next buyer is answered at once nevertheless."""
     strategy, filled = preheated(name, {"a": 1}), ExitStack()
     save = ledger.save if sold else fails(DataError("it cannot be saved"))
     with filled, nullcontext() if sold else pytest.raises(DataError):

@@ -59,7 +59,6 @@ class TestFollowed(StrategyConformance):
     test_save_runs_in_the_transaction = None  # type: ignore[assignment]
     test_a_refusal_of_save_takes_nothing = None  # type: ignore[assignment]
     test_a_failed_save_takes_nothing = None  # type: ignore[assignment]
-    test_a_lost_connection_in_save_takes_nothing = None  # type: ignore[assignment]
 
     @pytest.fixture
     def strategy(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Strategy:

@@ -14,9 +14,7 @@ from inventory import observing, sold_out, stock
 from inventory.errors import OverLimit, SoldOut, StockBusy
 from inventory.observing import Observer
 from inventory.queue.entries import QueueEntry
-from inventory.requests import OrderRequest, Placement
 from inventory.strategies import registry
-from inventory.strategies.base import Strategy
 from inventory.strategies.group_commit import GroupCommit, commit
 from inventory.strategies.locked import Locked
 from inventory.strategies.locks import stock_lock
@@ -78,6 +76,7 @@ class Notes(Observer):
 
 @pytest.fixture
 def notes() -> Iterator[Notes]:
+    assert observing.observers() == (), "nobody listens by default"
     listening = Notes()
     observing.listen(listening)
     yield listening
@@ -92,15 +91,12 @@ def test_a_lock_is_told_with_its_strategy(name: str, notes: Notes, ledger: Ledge
 
 
 def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: Ledger) -> None:
-    """If only one of two locks is granted, both waits are reported, and the hold of the granted lock, too."""
+    """Both waits and the one hold are reported if only the first of two locks is granted."""
     strategy = Locked("redis-lock", stock_lock, wait=0.0)
     with stock_lock("b").hold(), pytest.raises(StockBusy):
         strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)
-    assert notes.told == [
-        ("waited", "redis-lock", True),
-        ("waited", "redis-lock", False),
-        ("held", "redis-lock", False),
-    ]
+    told = [("waited", True), ("waited", False), ("held", False)]
+    assert notes.told == [(what, "redis-lock", value) for what, value in told]
 
 
 def test_a_lost_lease_is_told(notes: Notes, redis: Any) -> None:
@@ -135,15 +131,15 @@ def test_a_refusal_from_memory_is_told_and_one_by_the_stock_is_not(notes: Notes)
 def test_orders_that_leave_the_queue_are_told(notes: Notes, ledger: Ledger) -> None:
     strategy = preheated("lua-queue", {"a": 5})
     first, second, third = (new_request(("a", 1)) for _ in range(3))
-    place_all(strategy, ledger, first, second, third)
+    for each in (first, second, third):
+        strategy.place(each, ledger.save)
     save = ledger.refuse({second.id: OverLimit("a", limit=1, taken=1)})
     assert registry.work(save, lambda _: None, nobody) == 3
     assert notes.told == [("saving", TRACE, TRACE, TRACE), ("committed",), ("left the queue", 2, 1)]
 
 
 def test_a_dead_letter_is_told(notes: Notes, ledger: Ledger, caplog: pytest.LogCaptureFixture) -> None:
-    place_all(preheated("lua-queue", {"a": 5}), ledger, new_request(("a", 1)))
-
+    preheated("lua-queue", {"a": 5}).place(new_request(("a", 1)), ledger.save)
     assert registry.work(fails(ValueError("no order can be saved")), lambda _: None, nobody) == 1
     assert notes.told == [("saving", TRACE), ("dead letter",)], "and of no commit, since it was rolled back"
     (record,) = caplog.records
@@ -157,7 +153,7 @@ def test_the_age_of_a_queued_order_is_that_of_its_entry() -> None:
 
 
 def test_every_strategy_tells_of_its_commit(notes: Notes, ledger: Ledger) -> None:
-    """Every strategy that saves the order itself reports one commit for an order."""
+    """Each strategy that saves the order itself reports one commit for one order."""
     for name in ON_POSTGRES_AND_REDIS:
         notes.told.clear()
         preheated(name, {name: 5}).place(new_request((name, 1)), ledger.save)
@@ -170,12 +166,3 @@ def test_two_observers_are_told(notes: Notes, ledger: Ledger) -> None:
     preheated("guarded-update", {"a": 5}).place(new_request(("a", 1)), ledger.save)
     observing.ignore(second)
     assert notes.told == second.told == [("committed",)]
-
-
-def place_all(strategy: Strategy, ledger: Ledger, *requests: OrderRequest) -> None:
-    for request in requests:
-        assert isinstance(strategy.place(request, ledger.save), Placement)
-
-
-def test_nobody_listens_by_default() -> None:
-    assert observing.observers() == ()

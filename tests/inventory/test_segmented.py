@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 from redis import Redis
 
-from inventory import audit, stock
+from inventory import stock
 from inventory.errors import SoldOut, StockBusy
 from inventory.requests import OrderRequest, Placement
 from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import HeldItem, Segmented, SegmentsChanged, round_robin
 from locking import held
 from tests.factories import at_once, count_by_kind, elsewhere, new_request, to_the_end
-from tests.inventory.conftest import Ledger, put_on_sale
-from tests.inventory.segments_support import (
-    CLASSES,
-    Locks,
-    buy,
-    make,
-    second_order_of_the_last_unit,
-    units_of,
-)
+from tests.inventory.conftest import Ledger, execute, put_on_sale
+from tests.inventory.segments_support import CLASSES, Locks, buy, make, second_order_of_the_last_unit, units_of
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("name", CLASSES)]
@@ -39,8 +32,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.parametrize("
     ids=["even", "uneven", "few", "one"],
 )
 def test_preheat_splits_evenly(ledger: Ledger, name: str, units: int, segments: int, split: list[int]) -> None:
-    strategy = make(name, segments=segments)
-    put_on_sale(strategy, a=units)
+    strategy = make(name, segments=segments, units=units)
     assert units_of(strategy) == split
     ledger.assert_law(a=(units, 0))
 
@@ -49,7 +41,7 @@ def test_preheat_splits_evenly(ledger: Ledger, name: str, units: int, segments: 
     ("segments", "split"), [(2, [4, 3, 0, 0, 0]), (8, [1, 1, 1, 1, 1, 1, 1, 0])], ids=["fewer", "more"]
 )
 def test_preheat_changes_the_number(ledger: Ledger, name: str, segments: int, split: list[int]) -> None:
-    put_on_sale(make(name), a=8)
+    make(name, units=8)
     buy(make(name), ledger, ("a", 1))
     other = make(name, segments=segments)
     other.preheat(["a"], ledger.saved)
@@ -63,8 +55,7 @@ def test_at_least_one_segment(name: str) -> None:
 
 
 def test_a_held_segment_is_skipped(ledger: Ledger, name: str) -> None:
-    strategy = make(name)
-    put_on_sale(strategy, a=10)
+    strategy = make(name, units=10)
     with stock_lock("a", 0).hold():
         buy(strategy, ledger, ("a", 1))
     assert units_of(strategy) == [2, 1, 2, 2, 2]
@@ -72,8 +63,7 @@ def test_a_held_segment_is_skipped(ledger: Ledger, name: str) -> None:
 
 def test_an_empty_segment_is_skipped(ledger: Ledger, name: str) -> None:
     locks = Locks()
-    strategy = make(name, make_lock=locks)
-    put_on_sale(strategy, a=10)
+    strategy = make(name, make_lock=locks, units=10)
     for _ in range(4):
         buy(strategy, ledger, ("a", 1))
     assert locks.asked == [("a", 0), ("a", 0), ("a", 1), ("a", 1)]
@@ -81,8 +71,7 @@ def test_an_empty_segment_is_skipped(ledger: Ledger, name: str) -> None:
 
 
 def test_the_cache_is_no_reason_for_sold_out(ledger: Ledger, name: str) -> None:
-    strategy = make(name)
-    put_on_sale(strategy, a=5)
+    strategy = make(name, units=5)
     for _ in range(5):
         buy(strategy, ledger, ("a", 1))
     stock.deliver("a", 5)
@@ -92,8 +81,7 @@ def test_the_cache_is_no_reason_for_sold_out(ledger: Ledger, name: str) -> None:
 
 
 def test_a_segment_that_became_empty_is_left(ledger: Ledger, name: str) -> None:
-    strategy = make(name)
-    put_on_sale(strategy, a=5)
+    strategy = make(name, units=5)
     strategy._cached_units("a")
     buy(make(name), ledger, ("a", 1))
     assert units_of(strategy) == [0, 1, 1, 1, 1]
@@ -115,14 +103,13 @@ def test_round_robin_counts_for_each_sku(ledger: Ledger, name: str, turns: str) 
 
 @pytest.mark.parametrize("adds_up", [True, False])
 def test_an_item_larger_than_a_segment(ledger: Ledger, name: str, adds_up: bool) -> None:
-    """An item larger than any segment is taken from several. Negative control: counting only the largest refuses it."""
+    """An item larger than any segment is taken from several. Negative control: with one segment, it is refused."""
 
     class Strands(CLASSES[name]):  # type: ignore[misc]
         def units_left(self, sku: str) -> int:
             return int(max(self.segment_units(sku).values()))
 
-    strategy = make(name, None if adds_up else Strands)
-    put_on_sale(strategy, a=5)
+    strategy = make(name, None if adds_up else Strands, units=5)
     if adds_up:
         assert buy(strategy, ledger, ("a", 3)) is Placement.COMMITTED
     with pytest.raises(SoldOut) as refused:
@@ -134,15 +121,14 @@ def test_an_item_larger_than_a_segment(ledger: Ledger, name: str, adds_up: bool)
 
 
 def test_the_rest_is_rebalanced(ledger: Ledger, name: str) -> None:
-    strategy = make(name)
-    put_on_sale(strategy, a=100)
+    strategy = make(name, units=100)
     buy(strategy, ledger, ("a", 30))
     assert units_of(strategy) == [14, 14, 14, 14, 14]
     ledger.assert_law(a=(70, 30))
 
 
 def test_contention_strands_no_units(ledger: Ledger, name: str) -> None:
-    put_on_sale(make(name), a=23)
+    make(name, units=23)
     sizes, processes = [1, 2, 3, 4] * 4, [make(name) for _ in range(3)]
     orders = [
         partial(to_the_end, processes[at % 3], new_request(("a", size)), ledger.save) for at, size in enumerate(sizes)
@@ -159,8 +145,7 @@ def test_contention_strands_no_units(ledger: Ledger, name: str) -> None:
 
 def test_a_refused_order_takes_no_lock(ledger: Ledger, name: str) -> None:
     locks = Locks()
-    strategy = make(name, make_lock=locks)
-    put_on_sale(strategy, a=1)
+    strategy = make(name, make_lock=locks, units=1)
     with pytest.raises(SoldOut, match="a: 2 wanted, 1 left"):
         buy(strategy, ledger, ("a", 2))
     assert locks.asked == []
@@ -173,8 +158,7 @@ def test_the_last_unit_is_not_sold_out_early(ledger: Ledger, redis: Redis, name:
 
 @pytest.mark.parametrize("wanted", [1, 5])
 def test_all_segments_held_is_busy(ledger: Ledger, name: str, wanted: int) -> None:
-    strategy = make(name, wait=0.01)
-    put_on_sale(strategy, a=5)
+    strategy = make(name, wait=0.01, units=5)
     holders = [stock_lock("a", number).acquire() for number in range(5)]
     with pytest.raises(StockBusy, match="stock:a:"):
         buy(strategy, ledger, ("a", wanted))
@@ -187,15 +171,14 @@ def test_segments_that_keep_changing_are_busy(ledger: Ledger, name: str) -> None
         def sell(self, order: OrderRequest, held: Sequence[HeldItem], save: object) -> None:
             raise SegmentsChanged("a")
 
-    strategy = make(name, Changes, wait=0.05)
-    put_on_sale(strategy, a=5)
+    strategy = make(name, Changes, wait=0.05, units=5)
     with pytest.raises(StockBusy, match="kept changing"):
         buy(strategy, ledger, ("a", 1))
     ledger.assert_law(a=(5, 0))
 
 
 def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, int], None]:
-    """Return a `before` callback: the first order to request a lock waits until the other order has it or waits."""
+    """Return a `before` callback. The first order that wants the lock waits until the other order has it or waits."""
     first = threading.Event()
 
     def before(sku: str, number: int) -> None:
@@ -208,9 +191,9 @@ def in_the_worst_order(redis: Redis, lock: tuple[str, int]) -> Callable[[str, in
 
 
 def test_no_deadlock_between_one_and_all_segments(ledger: Ledger, redis: Redis, name: str) -> None:
-    """Orders of one and of all segments do not deadlock, because both lock `a` before `b`.
+    """Two orders do not deadlock, because both lock `a` before `b`.
 
-    One takes segment 0 of `a`, then all of `b`; the other takes all of `a`, then segment 0 of `b`.
+    One locks segment 0 of `a`, then all of `b`. The other locks all of `a`, then segment 0 of `b`.
     """
     strategy = make(name, make_lock=Locks(in_the_worst_order(redis, ("b", 0))))
     put_on_sale(strategy, a=10, b=10)
@@ -233,7 +216,7 @@ def backwards(kind: Any) -> type[Segmented]:
 
 @pytest.mark.parametrize("same_order", [True, False])
 def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, name: str, same_order: bool) -> None:
-    """Two orders that lock all segments do not deadlock. Negative control: one locks them backwards, and they block."""
+    """Two orders can lock all segments without a deadlock. Negative control: if one locks backwards, they deadlock."""
     strategies, met = [], threading.Event()
     for kind in (CLASSES[name], CLASSES[name] if same_order else backwards(CLASSES[name])):
         asked: list[int] = []
@@ -255,12 +238,6 @@ def test_no_deadlock_between_two_orders_of_all(ledger: Ledger, redis: Redis, nam
         assert ledger.figures()["a"].on_hand >= 5
 
 
-def at_one_moment(ledger: Ledger) -> Mapping[str, audit.Figures]:
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        return ledger.figures()
-
-
 def test_the_number_changes_while_selling(ledger: Ledger, name: str) -> None:
     processes = [make(name, segments=segments) for segments in (5, 2, 8)]
     put_on_sale(processes[0], a=36)
@@ -271,7 +248,9 @@ def test_the_number_changes_while_selling(ledger: Ledger, name: str) -> None:
     def splits() -> list[str]:
         for segments in (3, 1, 7, 4, 8, 2):
             make(name, segments=segments).preheat(["a"], ledger.saved)
-            assert all(row.conserved for row in at_one_moment(ledger).values())
+            with transaction.atomic():
+                execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # Read all figures at one moment.
+                assert ledger.figures()["a"].conserved
         return ["SPLIT"]
 
     answers = at_once(*[partial(buys, processes[at % 3]) for at in range(12)], splits, splits)

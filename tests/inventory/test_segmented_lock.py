@@ -18,7 +18,7 @@ from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import Segmented
 from locking import Lease, RedisLock
 from tests.factories import interleaved, new_request, nobody
-from tests.inventory.conftest import Ledger, PausedAfterGrant, put_on_sale
+from tests.inventory.conftest import Ledger, PausedAfterGrant, replace_in_script
 from tests.inventory.segments_support import buy, make, units_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,8 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def strategy(ledger: Ledger) -> Segmented:
     """The strategy with ten units of `a` in five segments."""
-    made: Segmented = make("segmented-lock")
-    put_on_sale(made, a=10)
+    made: Segmented = make("segmented-lock", units=10)
     return made
 
 
@@ -36,15 +35,9 @@ def fences() -> list[int]:
     return list(StockSegment.objects.order_by("number").values_list("fence", flat=True))
 
 
-def without(monkeypatch: pytest.MonkeyPatch, guard: str) -> None:
-    """Remove a guard from the SQL statement that claims units."""
-    assert guard in segmented_lock.CLAIM
-    monkeypatch.setattr(segmented_lock, "CLAIM", segmented_lock.CLAIM.replace(guard, ""))
-
-
 @pytest.fixture
 def paused(strategy: Segmented, ledger: Ledger, redis: Redis) -> Segmented:
-    """Return a strategy that pauses when it has the lock of segment 0, while another order takes a unit there."""
+    """A strategy whose orders pause when they have the lock of segment 0. Another order then takes a unit there."""
 
     def lock(sku: str, number: int) -> RedisLock:
         if number:
@@ -65,7 +58,7 @@ def test_an_overtaken_holder_changes_nothing(paused: Segmented, ledger: Ledger, 
 
 
 def test_without_the_fence_it_writes(paused: Segmented, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, " AND fence < %(fence)s")
+    replace_in_script(monkeypatch, segmented_lock, "CLAIM", " AND fence < %(fence)s")
     assert buy(paused, ledger, ("a", 1)) is Placement.COMMITTED
     assert units_of(paused) == [0, 2, 2, 2, 2]
     monkeypatch.setattr(segmented_lock, "set_fences", lambda segments, leases: None)
@@ -110,7 +103,7 @@ def test_a_lock_without_a_fence_is_an_error(strategy: Segmented, ledger: Ledger,
 def test_without_the_guard_the_constraint_refuses(
     strategy: Segmented, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    without(monkeypatch, " AND on_hand >= %(quantity)s")
+    replace_in_script(monkeypatch, segmented_lock, "CLAIM", " AND on_hand >= %(quantity)s")
     strategy._cached_units("a")
     StockSegment.objects.filter(number=0).update(on_hand=0)
     StockItem.objects.update(on_hand=2)

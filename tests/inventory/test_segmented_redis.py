@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from redis import Redis, RedisError
-from redis.crc import key_slot
 
 from inventory import stock
 from inventory.counters import segmented
 from inventory.counters.segmented import SegmentCounters, segment_count_key, segment_name
-from inventory.counters.whole import RESERVATIONS, counter_key
+from inventory.counters.whole import counter_key
 from inventory.errors import SoldOut, StockNotLoaded, StockReserved
 from inventory.requests import OrderRequest, Placement
 from inventory.strategies import registry
 from inventory.strategies.locks import stock_lock
 from inventory.strategies.segmented import Segmented
 from inventory.strategies.segmented_redis import SegmentedRedis
-from tests.factories import elsewhere, new_request, nobody
-from tests.inventory.conftest import Ledger, after, put_on_sale, replace_in_script
+from tests.factories import new_request, nobody
+from tests.inventory.conftest import Ledger, replace_in_script
 from tests.inventory.segments_support import buy, make, second_order_of_the_last_unit, units_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,8 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def strategy(ledger: Ledger) -> Segmented:
     """The strategy with ten units of `a` in five segments."""
-    made: Segmented = make("segmented-redis")
-    put_on_sale(made, a=10)
+    made: Segmented = make("segmented-redis", units=10)
     return made
 
 
@@ -48,20 +45,8 @@ def a_process_dies(counters: SegmentCounters, number: int, *, units: int = 1) ->
     return order
 
 
-def test_units_are_reserved_during_save(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    seen = []
-
-    def look() -> None:
-        seen.append((units_of(strategy), counters.reserved(), elsewhere(lambda: stock.on_hand("a"))))
-
-    strategy.place(new_request(("a", 2)), after(look, ledger.save))
-    assert seen == [([0, 2, 2, 2, 2], {segment_name("a", 0): 2}, 10)]
-    assert counters.reserved() == {}
-    ledger.assert_law(a=(8, 2))
-
-
 def test_units_of_a_dead_process_go_back(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """Reserved units of a dead process return to their segment, although reconciliation knows no segments."""
+    """Reconciliation returns the reserved units of a dead process to their segment, whose counter it finds by name."""
     a_process_dies(counters, 3, units=2)
     assert units_of(strategy) == [2, 2, 2, 0, 2]
     (found,) = counters.reservations()
@@ -112,7 +97,7 @@ def test_units_back_in_an_unused_segment_are_sold(
 
 
 def test_more_reserved_than_on_hand(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """If another strategy has sold units that a dead process reserved, the segments sell only what is left."""
+    """Another strategy sells units that a dead process has reserved. The segments then sell only what is left."""
     order = a_process_dies(counters, 0, units=2)
     registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
     strategy.refresh(["a"], ledger.saved)
@@ -160,25 +145,6 @@ def test_unload_leaves_no_key(strategy: Segmented, ledger: Ledger, redis: Redis)
     ledger.assert_law(a=(10, 0))
 
 
-@pytest.mark.parametrize("redis_goes", [False, True])
-def test_counters_too_high_are_deleted(
-    strategy: Segmented, ledger: Ledger, counters: SegmentCounters, monkeypatch: pytest.MonkeyPatch, redis_goes: bool
-) -> None:
-    registry.get("guarded-update").place(new_request(("a", 9)), ledger.save)
-
-    def gone(*rest: Any) -> None:
-        raise RedisError("gone")
-
-    if redis_goes:
-        monkeypatch.setattr(SegmentCounters, "unload_segments", gone)
-    with pytest.raises(SoldOut, match="a: 2 wanted, 1 left"):
-        buy(strategy, ledger, ("a", 2))
-    assert (counters.segments("a") is None) is not redis_goes
-    strategy.preheat(["a"], ledger.saved)
-    assert buy(strategy, ledger, ("a", 1)) is Placement.COMMITTED
-    ledger.assert_law(a=(0, 10))
-
-
 def test_rebalance_needs_every_lock(
     strategy: Segmented, counters: SegmentCounters, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,22 +172,13 @@ def test_load_returns_the_difference(strategy: Segmented, counters: SegmentCount
 
 
 def test_the_segment_count_never_shrinks(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """The segment count never shrinks, even after Redis was restored from old data.
-
-    Reserved units may still return to segments that are no longer filled.
-    """
+    """A segment that old data of Redis does not count is counted again, because reserved units may return to it."""
     order = a_process_dies(counters, 4)
     counters.client.set(segment_count_key("a"), 3)
     assert counters.rebalance("a", 5, 3, 1) == 9
     counters.give_back(order.id, [segment_name("a", 4)])
     buy(strategy, ledger, ("a", 10))
     ledger.assert_law(a=(0, 10))
-
-
-@pytest.mark.parametrize("sku", ["a", "café-☕", "with}brace", "{stock}", "a" * 64])
-def test_all_keys_are_in_one_slot(sku: str) -> None:
-    keys = [segment_count_key(sku), counter_key(segment_name(sku, 4))]
-    assert {key_slot(key.encode()) for key in keys} == {key_slot(RESERVATIONS.encode())}
 
 
 def test_segment_names_are_unique(counters: SegmentCounters) -> None:

@@ -18,7 +18,7 @@ from inventory.models import StockItem, StockUnit
 from inventory.requests import OrderRequest, Placement, Save, save_one
 from inventory.strategies import unit_rows
 from inventory.strategies.unit_rows import TooFewUnlocked, UnitRows, take_unlocked, take_waiting
-from tests.factories import at_once, begin, count_by_kind, elsewhere, interleaved, new_request, nobody
+from tests.factories import at_once, begin, count_by_kind, elsewhere, interleaved, new_request, nobody, slow
 from tests.inventory.conftest import Ledger, after, execute, put_on_sale
 from tests.waiting import WAIT_TIMEOUT
 
@@ -92,7 +92,7 @@ def hold_a_unit(strategy: UnitRows, meanwhile: Callable[[], object], save: Save)
 
 
 def begin_while_held(strategy: UnitRows, save: Save, body: Callable[[], Any]) -> Future[Any]:
-    """Start an action while an order holds a unit of `a`. Return the action's future after that order has ended."""
+    """Start an action while an order holds a unit of `a`. Return the action's future once both have ended."""
     with ThreadPoolExecutor(1) as pool:
         later: list[Future[Any]] = []
 
@@ -105,25 +105,22 @@ def begin_while_held(strategy: UnitRows, save: Save, body: Callable[[], Any]) ->
     return later[0]
 
 
-def test_a_locked_unit_is_sold_when_its_order_fails(ledger: Ledger) -> None:
+@pytest.mark.parametrize(
+    ("saved", "waits", "answer", "left"),
+    [(False, True, "COMMITTED", 0), (True, True, "SoldOut", 0), (False, False, "StockElsewhere", 1)],
+    ids=["the first order fails", "the first order commits", "without waiting"],
+)
+def test_an_order_waits_for_a_locked_unit(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, saved: bool, waits: bool, answer: str, left: int
+) -> None:
+    """An order waits until the first order has ended. Negative control: without waiting, a unit is not sold."""
+    if not waits:
+        take = unit_rows._take
+        monkeypatch.setattr(unit_rows, "_take", lambda sku, units, locked: take(sku, units, "SKIP LOCKED"))
     strategy = on_sale(a=1)
-    assert begin_while_held(strategy, refuse, partial(buy, strategy, ledger)).result() is Placement.COMMITTED
-    ledger.assert_law(a=(0, 1))
-
-
-def test_without_waiting_it_is_refused(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = unit_rows._take
-    monkeypatch.setattr(unit_rows, "_take", lambda sku, units, locked: take(sku, units, "SKIP LOCKED"))
-    strategy = on_sale(a=1)
-    assert isinstance(begin_while_held(strategy, refuse, partial(buy, strategy, ledger)).exception(), StockElsewhere)
-    ledger.assert_law(a=(1, 0))
-
-
-def test_a_locked_unit_is_sold_out_when_its_order_commits(ledger: Ledger) -> None:
-    strategy = on_sale(a=1)
-    with pytest.raises(SoldOut, match="a: 1 wanted, 0 left"):
-        begin_while_held(strategy, ledger.save, partial(buy, strategy, ledger)).result()
-    ledger.assert_law(a=(0, 1))
+    later = begin_while_held(strategy, ledger.save if saved else refuse, partial(buy, strategy, ledger))
+    assert count_by_kind([later.exception() or later.result()]) == {answer: 1}
+    ledger.assert_law(a=(left, 1 - left))
 
 
 def test_too_many_units_are_refused_without_waiting(ledger: Ledger) -> None:
@@ -166,7 +163,7 @@ def test_units_moved_between_the_attempts_are_found(ledger: Ledger, moved: str) 
 def test_the_stock_row_is_locked_in_the_second_attempt(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, locked: bool
 ) -> None:
-    """The second attempt locks the stock row. Negative control: without the lock, the stock is split meanwhile."""
+    """The second attempt locks the stock row. Negative control: without the lock, a preheat splits the stock."""
     strategy = on_sale(a=1)
     strategy.unload(["a"])
     rows: list[int] = []
@@ -218,7 +215,7 @@ class KeepsItsUnits(UnitRows):
 def test_no_deadlock_between_the_attempts(
     ledger: Ledger, kind: type[UnitRows], error: type[Exception], reason: str
 ) -> None:
-    """The second attempt starts a new transaction. Negative control: in the first one's, two orders deadlock."""
+    """The second attempt starts a new transaction. Negative control: in the same transaction, two orders deadlock."""
     on_sale(rows=1, a=2)
     strategy = kind(rows=1)
     with ThreadPoolExecutor(1) as pool:
@@ -243,9 +240,9 @@ def test_no_deadlock_between_the_attempts(
     ledger.assert_law(a=(1, 1))
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, *slow(1, 2)])
 def test_random_carts_sell_everything(ledger: Ledger, seed: int) -> None:
-    """When orders fail at random and units move, only orders that still find too few units were refused as sold out."""
+    """Orders fail at random, and units move between rows. Each refused order still finds too few units at the end."""
     strategy = on_sale(rows=3, a=20, b=20, c=20)
     refused: list[SoldOut] = []
 
