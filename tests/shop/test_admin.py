@@ -405,13 +405,6 @@ def test_overlapping_sales_of_a_sku_are_refused(admin_client: Client) -> None:
     assert Sale.objects.get(pk=later.sale).items.count() == 0
 
 
-def test_a_sale_may_open_when_another_closes(admin_client: Client) -> None:
-    on_sale({"a": 10}, closes=timedelta(0))
-    closes = Sale.objects.get().closes_at.replace(microsecond=0) + timedelta(seconds=1)
-    assert admin_client.post(f"{SALES}add/", the_form(opens=closes, closes=in_hours(2))).status_code == 302
-    assert Sale.objects.get(name="Another").items.count() == 1
-
-
 INVALID_SALES: list[dict[str, str]] = [
     {"opens_at_0": "", "opens_at_1": ""},
     {"closes_at_0": "", "closes_at_1": ""},

@@ -65,17 +65,6 @@ def test_a_payment_is_paid_and_repeated_with_the_same_answer(provider: Provider,
     assert provider.reports(payment(order)).json()["outcome"] == "paid"
 
 
-def test_a_provider_does_not_pay_a_paid_order_again(
-    provider: Provider, order: UUID, buyer: Buyer, settings: Any
-) -> None:
-    secret, settings.PAYMENT_SECRET = settings.PAYMENT_SECRET, ""
-    for _ in range(2):
-        assert buyer.post(f"/api/orders/{order}/pay/").json()["state"] == "paid"
-    settings.PAYMENT_SECRET = secret
-    assert provider.reports(payment(order)).json()["outcome"] == "refund_due"
-    assert list(Payment.objects.order_by("pk").values_list("outcome", flat=True)) == ["paid", "refund_due"]
-
-
 def test_customers_mark_orders_as_paid_only_where_a_setting_lets_them(order: UUID, buyer: Buyer, settings: Any) -> None:
     for asked in (order, uuid4()):
         assert_problem(buyer.post(f"/api/orders/{asked}/pay/"), 403, "not-believed")

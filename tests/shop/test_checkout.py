@@ -158,14 +158,6 @@ def test_the_same_key_with_another_body_is_refused(customer: int, since: Callabl
     assert list(OrderItem.objects.filter(order=first.order.pk).values_list("product", "quantity")) == [("a", 1)]
 
 
-def test_the_key_of_a_refused_order_may_be_used_again(customer: int) -> None:
-    offer = on_sale({"a": 1})
-    with pytest.raises(SoldOut):
-        buy(offer, customer, key="mine", a=2)
-    assert buy(offer, customer, key="mine", a=1).replayed is False
-    assert_books(a=(0, 1))
-
-
 def test_concurrent_key_lookups_share_one_query(customer: int) -> None:
     offer, other = on_sale({"a": 5}), new_customer()
     buy(offer, customer, key="one", a=1)

@@ -443,18 +443,6 @@ def test_a_path_writes_no_line_into_the_log(monkeypatch: pytest.MonkeyPatch, cap
     assert not any("\n" in message for message in messages)
 
 
-def test_a_process_is_alive_while_all_its_threads_wait() -> None:
-    served, begun, go_on = door_of_one_thread()
-    waiting, alive = Request(), Request()
-    served.admit(waiting, waiting)
-    begun.get()
-    alive.path = door.ALIVE
-    served.admit(alive, alive)
-    assert alive.answers.get(timeout=30)[0] == 200
-    assert waiting.answers.empty()
-    go_on.set()
-
-
 class Gone(Request):
     """A request whose response cannot be sent."""
 
