@@ -7,9 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Playwright
+from playwright.sync_api import Browser, Page, Playwright
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
+"""Folder into which tests store pictures of the pages that they open. If empty, they store none."""
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
 
 needs_chromium = pytest.mark.skipif(
     not Path(CHROMIUM).exists() and not os.environ.get("CI"),
@@ -32,3 +35,22 @@ def launch(playwright: Playwright) -> Browser:
     DJANGO_ALLOW_ASYNC_UNSAFE.
     """
     return playwright.chromium.launch(executable_path=CHROMIUM)
+
+
+def take_screenshot(page: Page, name: str, *, full_page: bool = True) -> None:
+    """Store a picture of a page in `SCREENSHOTS`, if that is set.
+
+    The name of the file ends with the language and the width of the page, and with `dark` if its colours are dark:
+    `sale open-zh-hans-390.png`.
+
+    Args:
+        name: what the page shows. It is unique among all tests.
+        full_page: whether the picture also shows what is below the window.
+    """
+    if not SCREENSHOTS:
+        return
+    language, width, is_dark = page.evaluate(
+        "[document.documentElement.lang, innerWidth, matchMedia('(prefers-color-scheme: dark)').matches]"
+    )
+    file = "-".join([name, language, str(width), *(["dark"] if is_dark else [])])
+    page.screenshot(path=Path(SCREENSHOTS) / f"{file}.png", full_page=full_page)

@@ -12,11 +12,10 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from lab.ladder.catalogue import LADDER
 from lab.site.pages.first_path import STATIONS
-from tests.browser import launch, needs_chromium
+from tests.browser import DESKTOP, PHONE, launch, needs_chromium
 from tests.lab.conftest import WITNESSES
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 WITNESS = WITNESSES["get-compare-del"].schedule
 WHY = "B and C are inside at the same time."
 

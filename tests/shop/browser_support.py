@@ -9,13 +9,12 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect, sync_playwright
 
 from shop.models import Product, Sale
-from tests.browser import launch
+from tests.browser import DESKTOP, PHONE, launch
 from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.payment_support import login_cookies
 from tests.shop.web_server import CHECKOUT, web_server
 
 AXE = CHECKOUT / "tests" / "lab" / "vendor" / "axe.min.js"
-DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 ORDERS, TOKEN = "**/api/orders/", "**/account/token/"
 
 TEXTS = {

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, sync_playwright
 from redis import Redis
 
-from tests.browser import launch, needs_chromium
-from tests.shop.browser_support import DESKTOP, PHONE, assert_accessible
+from tests.browser import DESKTOP, PHONE, launch, needs_chromium, take_screenshot
+from tests.shop.browser_support import assert_accessible
 from tests.shop.test_account_pages import link
-
-SHOTS = os.environ.get("SCREENSHOTS", "")
-"""Folder for screenshots of every page. Without it, no screenshots are made."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_chromium]
 
@@ -22,9 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_c
 class Walk:
     """A visitor in Chromium, with checks of each page."""
 
-    def __init__(self, page: Page, name: str) -> None:
+    def __init__(self, page: Page) -> None:
         self.page = page
-        self.name = name
         self.complaints: list[str] = []
         self.seen = 0
         page.on("console", lambda message: self.complaints.append(f"{page.url}: {message.text}"))
@@ -49,8 +44,7 @@ class Walk:
         """Check that axe reports nothing, nothing is wider than the screen, and there is one main heading."""
         self.seen += 1
         self.page.wait_for_load_state("load")
-        if SHOTS:
-            self.page.screenshot(path=f"{SHOTS}/{self.name}-{self.seen:02}.png", full_page=True)
+        take_screenshot(self.page, f"account {self.seen:02}")
         assert_accessible(self.page)
         assert self.page.locator("h1").count() == 1, self.page.url
 
@@ -61,7 +55,7 @@ def test_from_sign_up_to_a_new_password(live_server: Any, redis: Redis, size: An
     with sync_playwright() as playwright:
         browser = launch(playwright)
         context = browser.new_context(viewport=size, locale=language, base_url=live_server.url)
-        walk = Walk(context.new_page(), f"{size['width']}-{language[:2]}")
+        walk = Walk(context.new_page())
         page = walk.page
         walk.go("/sales/")
         walk.press("a[href='/account/']")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from django.template.loader import render_to_string
 from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect, sync_playwright
 
 from shop.overview.alerts import ORDERS, Alert
-from tests.browser import launch, needs_chromium
+from tests.browser import DESKTOP, PHONE, SCREENSHOTS, launch, needs_chromium, take_screenshot
 from tests.factories import new_customer, on_sale
 from tests.shop.browser_support import assert_accessible
 from tests.shop.busy_shop import BusyShop
@@ -24,8 +23,6 @@ from tests.shop.test_metrics import send
 from tests.shop.web_server import web_server
 from tests.waiting import WAIT_TIMEOUT
 
-SHOTS = os.environ.get("SCREENSHOTS", "")
-"""Folder for screenshots of all pages. Without it, only one page of each kind is opened."""
 KINDS = {
     *("index", "app_list", "admin_locks", "admin_lock_release", "password_change", "auth_user_password_change"),
     *("shop_order_changelist", "inventory_stockitem_changelist", "shop_refund_changelist", "auth_group_changelist"),
@@ -34,7 +31,7 @@ KINDS = {
     *("shop_order_cancel_one", "shop_order_record_payment", "shop_order_refund_items"),
     *("shop_sale_pause_one", "shop_sale_extend", "shop_sale_preflight"),
 }
-"""Names of the pages that stand for all pages of their kind."""
+"""Names of the pages that stand for all pages of their kind. With `SCREENSHOTS`, all pages are opened."""
 IN_THE_DARK = {"index", "shop_refund_changelist", "shop_order_change", "shop_sale_change", "shop_order_record_payment"}
 """Pages that are also opened with the dark colours of the theme."""
 MOST_POLLS = 3
@@ -61,7 +58,6 @@ class Operator:
             context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": address}])
 
         self.page = context.new_page()
-        self.shots = f"{options['viewport']['width']}-{options.get('color_scheme', 'light')}"
         self.complaints: list[str] = []
         self.missing = ""
         self.page.on("pageerror", lambda error: self.complaints.append(f"{self.page.url}: {error}"))
@@ -77,25 +73,27 @@ class Operator:
         if path:
             self.page.goto(path)
         self.page.wait_for_load_state("load")
-        if SHOTS:
-            self.page.screenshot(path=f"{SHOTS}/{name}-{self.shots}.png", full_page=True)
+        take_screenshot(self.page, f"admin {name}")
         assert_accessible(self.page)
 
 
 @pytest.mark.usefixtures("redis")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("width", "locale", "scheme"),
-    [(1440, "en", "light"), (390, "zh-CN", "light"), (1440, "en", "dark")],
+    ("viewport", "locale", "scheme"),
+    [(DESKTOP, "en", "light"), (PHONE, "zh-CN", "light"), (DESKTOP, "en", "dark")],
+    ids=["desktop", "phone", "dark"],
 )
-def test_each_kind_of_page_is_accessible_and_fits(live_server: Any, width: int, locale: str, scheme: str) -> None:
+def test_each_kind_of_page_is_accessible_and_fits(
+    live_server: Any, viewport: dict[str, int], locale: str, scheme: str
+) -> None:
     """The admin is in English in every browser; only the error pages have the language of the browser."""
     shop = BusyShop()
     kinds = IN_THE_DARK if scheme == "dark" else KINDS
-    pages = [(name, path) for name, path, _ in shop.pages() if SHOTS or name in kinds]
+    pages = [(name, path) for name, path, _ in shop.pages() if SCREENSHOTS or name in kinds]
     assert {name for name, _ in pages} >= kinds
     session = session_of(shop.root.pk)
-    options = {"viewport": {"width": width, "height": 900}, "locale": locale, "color_scheme": scheme}
+    options = {"viewport": viewport, "locale": locale, "color_scheme": scheme}
     with chromium() as browser:
         operator = Operator(browser, live_server.url, session, **options)
         visitor = Operator(browser, live_server.url, "", **options)

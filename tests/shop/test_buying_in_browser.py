@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from django.db.models.functions import Now
@@ -17,7 +15,7 @@ from shop.orders.queued import save_queued
 from shop.orders.returns import return_order
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import preheat_sale
-from tests.browser import IN_BROWSER
+from tests.browser import IN_BROWSER, take_screenshot
 from tests.factories import new_customer, orders_in
 from tests.shop.browser_support import (
     EN,
@@ -65,11 +63,8 @@ def test_a_press_of_the_keyboard_buys(enter: Enter) -> None:
 
 
 @for_each_reader
-def test_the_button_says_each_state_in_both_languages(
-    enter: Enter, language: str, viewport: dict[str, int], tmp_path: Path
-) -> None:
-    """The button shows each state in both languages. Screenshots are in `SCREENSHOTS`, if that is set."""
-    says, folder = SAYS[language], Path(os.environ.get("SCREENSHOTS", tmp_path))
+def test_the_button_says_each_state_in_both_languages(enter: Enter, language: str, viewport: dict[str, int]) -> None:
+    says = SAYS[language]
     customer, offer, address = prepared(limit=2, opens=timedelta(minutes=1))
     preheat_sale(offer.sale)
     context = enter(customer, language, viewport=viewport)
@@ -77,7 +72,7 @@ def test_the_button_says_each_state_in_both_languages(
     def check(page: Page, name: str, who: str = "") -> None:
         shows(page, says[name])
         assert_accessible(page)
-        page.screenshot(path=folder / f"{name}{who}-{language}-{viewport['width']}.png")
+        take_screenshot(page, f"button {name}{who}", full_page=False)
 
     visitor = opened(enter(None, language, viewport=viewport), address)
     page = opened(context, address)
@@ -121,16 +116,16 @@ def test_the_button_says_each_state_in_both_languages(
 
 @for_each_reader
 def test_the_button_says_the_place_in_the_queue_and_in_the_waiting_room(
-    enter: Enter, language: str, viewport: dict[str, int], tmp_path: Path
+    enter: Enter, language: str, viewport: dict[str, int]
 ) -> None:
-    """The button says the place of a queued order, and of a waiting customer. Screenshots as above."""
-    says, folder = SAYS[language], Path(os.environ.get("SCREENSHOTS", tmp_path))
+    """The button says the place of a queued order, and of a waiting customer."""
+    says = SAYS[language]
     customer, _, address = prepared(strategy="lua-queue")
 
     def check(page: Page, name: str) -> None:
         shows(page, says[name])
         assert_accessible(page)
-        page.screenshot(path=folder / f"{name}-{language}-{viewport['width']}.png", full_page=True)
+        take_screenshot(page, f"button {name}")
 
     page = opened(enter(customer, language, viewport=viewport), address)
     shows(page, says["buy"])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 from playwright.sync_api import Page, expect
 
 from shop.models import Guest, Order, Sale
-from tests.browser import IN_BROWSER
+from tests.browser import IN_BROWSER, take_screenshot
 from tests.factories import orders_in
 from tests.shop.browser_support import (
     EN,
@@ -52,17 +49,15 @@ def become_guest(page: Page, words: dict[str, str]) -> None:
 
 @for_each_reader
 def test_a_guest_buys_and_finds_each_page_in_their_language(
-    enter: Enter, language: str, viewport: dict[str, int], tmp_path: Path
+    enter: Enter, language: str, viewport: dict[str, int]
 ) -> None:
-    """Screenshots of all pages are in `SCREENSHOTS`, if that is set."""
     says, words = SAYS[language], WORDS[language]
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
     context = enter(None, language, viewport=viewport)
     page = opened(context, open_to_guests(limit=1))
 
     def check(name: str) -> None:
         assert_accessible(page)
-        page.screenshot(path=folder / f"guest-{name}-{language}-{viewport['width']}.png", full_page=True)
+        take_screenshot(page, f"guest {name}")
 
     shows(page, says["log in"])
     link = page.locator("[data-guest]")

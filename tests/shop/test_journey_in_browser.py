@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,7 +15,7 @@ from playwright.sync_api import Page, expect
 
 from loadtest.local_shop import free_port
 from shop.models import Order, OrderItem, Payment, Sale
-from tests.browser import IN_BROWSER
+from tests.browser import IN_BROWSER, take_screenshot
 from tests.factories import orders_in
 from tests.shop.browser_support import (
     SAYS,
@@ -93,18 +92,16 @@ def links(mails: Path) -> list[str]:
 
 @for_each_reader
 def test_a_visitor_signs_up_waits_buys_pays_and_gets_a_receipt(
-    enter: Enter, mails: Path, language: str, viewport: dict[str, int], tmp_path: Path
+    enter: Enter, mails: Path, language: str, viewport: dict[str, int]
 ) -> None:
-    """Screenshots of all pages are in `SCREENSHOTS`, if that is set."""
     says, texts = SAYS[language], TEXTS[language]
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
     offer, address = sold(opens=timedelta(minutes=30))
     for mail in mails.iterdir():
         mail.unlink()
 
     def check(page: Page, name: str) -> None:
         assert_accessible(page)
-        page.screenshot(path=folder / f"journey {name}-{language}-{viewport['width']}.png", full_page=True)
+        take_screenshot(page, f"journey {name}")
 
     page = opened(enter(None, language, viewport=viewport), address)
     shows(page, says["coming"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +22,7 @@ from shop.orders.returns import return_order
 from shop.pages import sales
 from shop.sales import lifecycle, offers
 from shop.waiting import room
-from tests.browser import IN_BROWSER
+from tests.browser import IN_BROWSER, take_screenshot
 from tests.factories import new_customer, on_sale
 from tests.shop.browser_support import (
     DESKTOP,
@@ -64,14 +62,10 @@ def port(live_server: Any) -> Iterator[int]:
 
 
 class Walk:
-    """A visitor who opens one page after another.
+    """A visitor who opens one page after another."""
 
-    Args:
-        folder: where screenshots go.
-    """
-
-    def __init__(self, page: Page, language: str, folder: Path) -> None:
-        self.page, self.language, self.folder = page, language, folder
+    def __init__(self, page: Page, language: str) -> None:
+        self.page, self.language = page, language
 
     def go(self, path: str, name: str, status: int = 200) -> None:
         response = self.page.goto(path)
@@ -85,21 +79,18 @@ class Walk:
         assert_accessible(page)
         assert page.locator("h1").count() == 1, page.url
         assert page.locator("html").get_attribute("lang") == self.language
-        size = page.viewport_size
-        assert size is not None
-        page.screenshot(path=self.folder / f"{name}-{self.language}-{size['width']}.png", full_page=True)
+        take_screenshot(page, name)
         words = page.evaluate(WORDS)
         foreign = ENGLISH if self.language == "zh-hans" else CHINESE
         assert foreign.findall(words) == [], page.url
 
 
 @pytest.fixture
-def walk(enter: Enter, tmp_path: Path) -> Any:
-    """Begin a walk. Screenshots are in `SCREENSHOTS`, if that is set."""
+def walk(enter: Enter) -> Any:
+    """Begin a walk."""
 
     def begun(language: str, viewport: dict[str, int], customer: int | None = None) -> Walk:
-        page = enter(customer, language, viewport=viewport).new_page()
-        return Walk(page, language, Path(os.environ.get("SCREENSHOTS", tmp_path)))
+        return Walk(enter(customer, language, viewport=viewport).new_page(), language)
 
     return begun
 
@@ -235,13 +226,12 @@ links are in buttons."""
 
 
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
-def test_the_page_of_the_api(enter: Enter, viewport: dict[str, int], tmp_path: Path) -> None:
+def test_the_page_of_the_api(enter: Enter, viewport: dict[str, int]) -> None:
     """The page is in English alone, as the API is. Nothing but what Swagger UI itself does wrong is found."""
     page = enter(viewport=viewport).new_page()
     page.goto("/api/docs/")
     expect(page.get_by_text("/api/orders/", exact=True).first).to_be_visible(timeout=30_000)
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    page.screenshot(path=folder / f"api-en-{viewport['width']}.png", full_page=True)
+    take_screenshot(page, "api")
     found = found_by_axe(page)
     assert found.keys() == OF_SWAGGER_UI, found
     assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
@@ -253,7 +243,7 @@ def test_the_page_of_the_api(enter: Enter, viewport: dict[str, int], tmp_path: P
 @for_each_reader
 @pytest.mark.parametrize("selling", [True, False])
 def test_the_first_page_shows_all_doors_in_one_screen(
-    enter: Enter, language: str, viewport: dict[str, int], tmp_path: Path, *, selling: bool
+    enter: Enter, language: str, viewport: dict[str, int], *, selling: bool
 ) -> None:
     """Nothing is below the first screen, on a phone and on a desktop, and nothing is beside it."""
     if selling:
@@ -267,8 +257,7 @@ def test_the_first_page_shows_all_doors_in_one_screen(
     assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
     assert min(min(door["width"], door["height"]) for door in doors) >= 44, "a finger hits each door"
     assert_accessible(page)
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    page.screenshot(path=folder / f"home-{selling}-{language}-{viewport['width']}.png")
+    take_screenshot(page, "home selling" if selling else "home empty", full_page=False)
 
 
 def place(page: Page, selector: str) -> dict[str, float]:

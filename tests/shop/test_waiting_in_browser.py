@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from playwright.sync_api import BrowserContext, Page, expect
 from shop.models import Product, Sale
 from shop.sales import lifecycle, offers
 from shop.waiting import room
-from tests.browser import IN_BROWSER
+from tests.browser import IN_BROWSER, take_screenshot
 from tests.factories import OnSale, new_customer, orders_in
 from tests.shop.browser_support import DESKTOP, PHONE, Enter, assert_accessible, browser, enter, opened
 from tests.shop.waiting_support import enter_all, set_rate, with_room
@@ -145,8 +143,7 @@ PAUSED = {"en": "obody is admitted until it goes on.", "zh-CN": "恢复之前不
 
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
 @pytest.mark.parametrize("language", WORDS)
-def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, viewport: Any, tmp_path: Path) -> None:
-    """A pause is shown instead of the estimate. Screenshots are in `SCREENSHOTS`, if that is set."""
+def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, viewport: Any) -> None:
     offer, _ = crowded()
     page = entered(visit(language, viewport=viewport), WORDS[language][1])
     notice, estimate = page.locator("[data-shown=paused]"), page.locator("[data-shown=estimate]")
@@ -158,8 +155,7 @@ def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, 
     expect(estimate).to_be_hidden()
     says(page, WORDS[language][1])
     assert_accessible(page)
-    folder = Path(os.environ.get("SCREENSHOTS", tmp_path))
-    page.screenshot(path=folder / f"room paused-{language}-{viewport['width']}.png", full_page=True)
+    take_screenshot(page, "room paused")
     lifecycle.resume(offer.sale)
     expect(notice).to_be_hidden(timeout=SLOW)
     expect(estimate).to_be_visible()
