@@ -100,7 +100,7 @@ def test_another_amount_is_not_booked_but_listed(admin_client: Client, order: Or
     record(admin_client, order, amount="10.00", reference="pay_1")
     assert UnmatchedReport.objects.count() == 1
     entry = time_line(admin_client, order)[1]
-    assert entry == "A payment of 10.00 EUR was not booked. The order costs 19.80, not 10.00 admin"
+    assert entry == "A payment of 10.00 EUR was not booked . The order costs 19.80, not 10.00. admin"
 
 
 def test_the_reference_of_another_order_is_not_booked(admin_client: Client, order: Order) -> None:
