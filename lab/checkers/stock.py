@@ -86,6 +86,11 @@ class StockChecker(Checker):
                 yield "no false refusal", text
             if answer in (SOLD, QUEUED) and not orders[self.keys[name]]:
                 yield "once", f'{name} got the answer "{answer}", but has no order.'
+            # After a crash, also a client of the same process gets an error: with group commit, one client saves the
+            # orders of others.
+            known = answer in (SOLD, SOLD_OUT, QUEUED) or answer.startswith(REFUSED)
+            if not known and not self.history.crashed:
+                yield "progress", f"{name} met an error that no client should see: {answer}"
             if answer.startswith(REFUSED) and (self.records.repairs or not self.history.crashed):
                 error = answer.removeprefix(REFUSED)
                 yield "progress", f"{name} is refused ({error}) even when no other client is active."

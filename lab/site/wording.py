@@ -15,6 +15,7 @@ SENTENCES = (
     gettext_noop("One customer sent the same request again and has %(orders)s orders."),
     gettext_noop("%(who)s wanted %(wanted)s and was refused as sold out. Units left: %(left)s."),
     gettext_noop('%(who)s got the answer "%(answer)s", but has no order.'),
+    gettext_noop("%(who)s met an error that no client should see: %(error)s"),
     gettext_noop("%(who)s is refused (%(error)s) even when no other client is active."),
     gettext_noop("%(who)s could have bought a unit but got none."),
     gettext_noop("The part of %(who)s is not in the record."),

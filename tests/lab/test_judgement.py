@@ -41,6 +41,11 @@ class AlwaysBusy(RowLockStrategy):
         raise StockBusy("Ask again.")
 
 
+class Fails(RowLockStrategy):
+    def _place(self, order: OrderRequest, save: Save) -> Placement:
+        raise ValueError("a fault of the strategy")
+
+
 class DropsOrders(LuaQueue):
     """A strategy whose worker removes requests from the queue without saving them."""
 
@@ -61,6 +66,7 @@ class KnowsOneSegment(SegmentedLock):
     [
         ("guarded-update", SellsNothing, 'got the answer "sold", but has no order'),
         ("row-lock", AlwaysBusy, "is refused (StockBusy)"),
+        ("row-lock", Fails, "met an error that no client should see: ValueError: a fault of the strategy"),
         ("segmented-lock", KnowsOneSegment, "was refused as sold out. Units left: 1."),
         ("lua-queue", DropsOrders, 'got the answer "queued", but has no order'),
     ],
