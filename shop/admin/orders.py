@@ -224,7 +224,9 @@ class OrderAdmin(DeadLettersAdmin):
             run_in_batches(self, request, queryset, act, done="cancelled", why=why, all_pages=True)
 
         text = "A pending order ends, its units are on sale again, and its customer cannot pay it any more."
-        return run_with_reason(self, request, queryset, run, verb="Cancel", text=text, help_text=READERS)
+        # A button "Cancel" could also mean to leave the page.
+        verb = "Cancel order" if queryset.count() == 1 else "Cancel orders"
+        return run_with_reason(self, request, queryset, run, verb=verb, text=text, help_text=READERS)
 
     @unfold_action(description="Cancel", url_path="cancel", permissions=["cancel"], icon="cancel")
     def cancel_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
