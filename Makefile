@@ -6,11 +6,11 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 COMPILE := $(VENV)/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --quiet
 
-.PHONY: help venv demo test test-slow faults lint docs rush bench refresh lock clean
+.PHONY: help venv demo test test-slow faults lint docs screenshots rush bench refresh lock clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 venv: $(VENV)/.runtime  ## install what the shop needs into .venv, and start nothing
 
@@ -43,6 +43,11 @@ lint: $(VENV)/.development  ## check style, spelling, types, and which room impo
 docs: $(VENV)/.development  ## build the documentation into site/; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 
+screenshots: $(VENV)/.development  ## store pictures of all pages in screenshots/, and renew that of the README
+	mkdir -p screenshots
+	SCREENSHOTS=$(CURDIR)/screenshots $(RUN) -m pytest -m slow tests/shop/*_in_browser.py $(ARGS)
+	$(RUN) tools/screenshots.py screenshots
+
 refresh: $(VENV)/.development  ## measure again which stored results are out of date; takes up where it stopped
 	$(RUN) manage.py lab refresh $(ARGS)
 	$(RUN) tools/performance_table.py
@@ -57,7 +62,7 @@ lock: $(VENV)/.development  ## compile the requirements again, with hashes
 clean: $(VENV)/.runtime  ## stop the project's servers and remove their data (not a RUN_FOLDER that you set), .venv and caches
 	env -u DATABASE_URL -u REDIS_URL $(RUN) manage.py servers stop $(if $(RUN_FOLDER),,--delete)
 	@$(if $(RUN_FOLDER),echo "$(RUN_FOLDER) stays: delete its data yourself.")
-	rm -rf $(VENV) site celerybeat-schedule* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site screenshots celerybeat-schedule* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.runtime: requirements.txt
