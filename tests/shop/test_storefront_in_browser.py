@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Page, expect
 
+from loadtest.local_shop import free_port
 from shop.admin.recording import BY_OPERATOR
+from shop.api.problems import PROBLEMS
 from shop.models import Order, Product, Sale
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order, pay_order
@@ -20,6 +25,10 @@ from shop.orders.expiry import expire_unpaid
 from shop.orders.lookup import LOST
 from shop.orders.returns import return_order
 from shop.pages import sales
+from shop.payments.request import PaymentRequest
+from shop.payments.simulator import reports, server
+from shop.payments.simulator.payments import Button, Payments
+from shop.runtime import door
 from shop.sales import lifecycle, offers
 from shop.waiting import room
 from tests.browser import IN_BROWSER, take_screenshot
@@ -34,6 +43,7 @@ from tests.shop.browser_support import (
     for_each_reader,
 )
 from tests.shop.conftest import buy, make_due, raising
+from tests.shop.payment_support import SECRET
 from tests.shop.waiting_support import enter_all, set_rate, with_room
 
 __all__ = ["browser", "enter"]  # the fixtures
@@ -41,6 +51,7 @@ __all__ = ["browser", "enter"]  # the fixtures
 pytestmark = IN_BROWSER
 
 HOUR = timedelta(hours=1)
+REFUSALS = Path(door.__file__).with_name("refusals")
 ENGLISH = re.compile(r"[A-Za-z]{2,}(?:[ ,.]+[A-Za-z]{2,}){2,}")
 """Three English words in a row. A page in Chinese has none, except for code, and for names that a shop gives."""
 CHINESE = re.compile(r"[\u4e00-\u9fff]+")
@@ -50,8 +61,6 @@ WORDS = """
     document.body.innerText
 """
 """Removes what is in no language or in another one, and returns the words of the page."""
-SOME_PROBLEMS = ("idempotency-key", "internal", "sold-out", "too-fast")
-"""Problem types with code, with a long text, with a short one, and with a time to wait."""
 
 
 @pytest.fixture
@@ -199,15 +208,13 @@ def buy_one(customer: int) -> Any:
 
 
 @for_each_reader
-def test_the_pages_of_errors_and_of_some_problem_types(
+def test_the_pages_of_errors(
     walk: Any, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visitor = walk(language, viewport)
     visitor.go("/nothing/", "404", 404)
     visitor.go("/sales/nothing/", "404 sale", 404)
     visitor.go("/sales", "404 slash", 404)
-    for slug in SOME_PROBLEMS:
-        visitor.go(f"/api/problems/{slug}/", f"problem {slug}")
     visitor.page.goto("/account/login/")
     visitor.page.evaluate("document.querySelector('[name=csrfmiddlewaretoken]').value = ''")
     visitor.page.locator("[name=login]").fill("a")
@@ -217,6 +224,60 @@ def test_the_pages_of_errors_and_of_some_problem_types(
     visitor.look("403")
     monkeypatch.setattr(sales.now, "get_all", raising(RuntimeError("broken")))
     visitor.go("/sales/", "500", 500)
+
+
+@for_each_reader
+def test_the_pages_of_all_problem_types(walk: Any, language: str, viewport: dict[str, int]) -> None:
+    visitor = walk(language, viewport)
+    for slug in PROBLEMS:
+        visitor.go(f"/api/problems/{slug}/", f"problem {slug}")
+
+
+@for_each_reader
+def test_the_pages_that_the_web_server_sends_when_it_refuses(
+    walk: Any, language: str, viewport: dict[str, int]
+) -> None:
+    """The files are in both languages at once, so their words are not checked."""
+    page = walk(language, viewport).page
+    for file in sorted(REFUSALS.glob("*.html")):
+        page.goto(file.as_uri())
+        assert_accessible(page)
+        take_screenshot(page, f"refusal {file.stem}")
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run the simulated provider in a thread. No shop answers its reports, and it sends each of them once."""
+    monkeypatch.setattr(reports, "RETRY_DELAYS", ())
+    courier = reports.Courier(f"http://127.0.0.1:{free_port()}", lambda _line: None)
+    serving = server.Server(("127.0.0.1", 0), Payments(courier))
+    threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{serving.server_port}"
+    finally:
+        courier.stop()
+        serving.shutdown()
+
+
+@for_each_reader
+def test_the_pages_of_the_provider(
+    walk: Any, language: str, viewport: dict[str, int], provider: str, settings: Any
+) -> None:
+    settings.PAYMENT_SECRET = SECRET
+    pay_by = timezone.now() + HOUR
+    wanted = PaymentRequest(uuid4(), Decimal("9.90"), "EUR", pay_by, "http://127.0.0.1/orders/", language)
+    request = f"{provider}/pay/?{wanted.signed(SECRET)}"
+    buyer = walk(language, viewport)
+    buyer.go(f"{provider}/", "provider")
+    buyer.go(f"{request}0", "provider refuses", 403)
+    for choice in Button:
+        buyer.go(request, "provider pay")
+        buyer.page.locator("[name=seconds]").fill("0")
+        with buyer.page.expect_navigation(url="**/payments/**"):
+            buyer.page.locator(f"button[value={choice}]").click()
+        # The page reloads itself until the provider has given up its reports.
+        expect(buyer.page.locator("meta[http-equiv=refresh]")).to_have_count(0)
+        buyer.look(f"provider payment {choice}")
 
 
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
