@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import Permission, User
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client, override_settings
 from django.utils import timezone
 from redis import Redis
@@ -23,6 +23,7 @@ from rest_framework.test import APIClient
 from rest_framework_simplejwt.tokens import AccessToken
 
 from inventory import stock
+from inventory.models import StockItem
 from inventory.strategies import registry
 from shop import conservation
 from shop.models import Allowance, Order
@@ -217,6 +218,12 @@ def assert_conserved() -> None:
 def messages_of(response: Any) -> list[str]:
     """Return the messages that a request of the test client has left for the next page, without rendering that page."""
     return [str(message) for message in response.wsgi_request._messages._queued_messages]
+
+
+def stock_is_free(sku: str = "a") -> bool:
+    """Return whether no other transaction locks the stock row of a sku."""
+    with transaction.atomic():
+        return StockItem.objects.select_for_update(skip_locked=True).filter(sku=sku).exists()
 
 
 def raising(error: BaseException) -> Callable[..., NoReturn]:

@@ -1,4 +1,4 @@
-"""While Redis hangs, one request at a time waits for it. A server that accepts and never responds simulates this."""
+"""While Redis hangs, one request at a time waits for it. The tests use a server that never responds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREADS = 8
 
 
 class SilentServer:
-    """Connects clients, counts them, and never responds: no thread accepts their connections."""
+    """A server that never responds, and counts its clients. The kernel connects them, and no thread accepts them."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
@@ -31,7 +31,7 @@ class SilentServer:
         self._accepted: list[socket.socket] = []
 
     def count(self) -> int:
-        """Accept connections in their order up to one that this method opens. Return how many came before it."""
+        """Return how many clients have connected so far."""
         with socket.create_connection(("127.0.0.1", self.port)) as last:
             while True:
                 connection, peer = self._listener.accept()
@@ -90,7 +90,7 @@ def test_while_redis_hangs_one_thread_at_a_time_asks(server: SilentServer, now: 
 
 
 def test_redis_pys_own_connections_all_wait(server: SilentServer, now: list[float]) -> None:
-    """Negative control: with redis-py's own connections, all threads wait."""
+    """Negative control: with the connection class of redis-py, all threads wait."""
     for each in (1, 2):
         assert ask(server, redis.ConnectionPool) == {TimeoutError}
         assert server.count() == each * THREADS
@@ -108,7 +108,7 @@ def test_a_server_that_answers_again_is_asked_by_all(redis: redis.Redis, now: li
 
 
 @pytest.mark.parametrize("url", ["redis://there:6379/0", "rediss://there:6379/0", "unix:///run/valkey.sock"])
-def test_each_kind_of_address_has_such_connections(url: str) -> None:
+def test_each_kind_of_address_has_the_breaker(url: str) -> None:
     made = redis_connections.ConnectionPool.from_url(url).make_connection()
     assert isinstance(made, redis_connections._Sparing)
     assert isinstance(made, type(redis.ConnectionPool.from_url(url).make_connection()))
@@ -117,8 +117,8 @@ def test_each_kind_of_address_has_such_connections(url: str) -> None:
 def test_a_short_timeout_says_nothing_about_the_server(
     server: SilentServer, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short timeout does not open the circuit breaker, because a lock shortens timeouts near the end of its lease."""
-    monkeypatch.setattr(redis_connections, "SLOW", WAIT_TIMEOUT)  # longer than a busy machine delays the short timeout
+    """A short timeout does not open the circuit breaker. A lock shortens its timeout near the end of its lease."""
+    monkeypatch.setattr(redis_connections, "SLOW", WAIT_TIMEOUT)  # A busy machine may delay the short timeout.
     hasty = redis_connections.ConnectionPool(port=server.port, retry=None, socket_timeout=0.01)
     with pytest.raises(TimeoutError):
         redis.Redis.from_pool(hasty).ping()
@@ -126,7 +126,7 @@ def test_a_short_timeout_says_nothing_about_the_server(
 
 
 def test_a_slow_failure_of_any_kind_counts(monkeypatch: pytest.MonkeyPatch, now: list[float]) -> None:
-    """Any slow failure opens the breaker, for example a name lookup that fails after seconds."""
+    """Any slow failure opens the breaker: for example, a name lookup that fails after seconds."""
 
     def look_up(*_: object, **__: object) -> None:
         time.sleep(0.3)  # The slow failure is the subject of this test.
@@ -140,7 +140,7 @@ def test_a_slow_failure_of_any_kind_counts(monkeypatch: pytest.MonkeyPatch, now:
 
 
 def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
-    """An error response ends the outage: here, the database number does not exist."""
+    """An error response closes the breaker. Here, Redis reports that the database number does not exist."""
     redis_connections.breaker.begin()
     now[0] += redis_connections.breaker.retry
     options = {**redis.connection_pool.connection_kwargs, "db": 99}
@@ -153,7 +153,7 @@ def test_an_error_is_an_answer(redis: redis.Redis, now: list[float]) -> None:
 @pytest.mark.parametrize("strategy", ["lua", "lua-queue"])  # segmented-redis fails at its lock, before it takes units.
 @pytest.mark.django_db(transaction=True)
 def test_an_order_is_refused_before_it_asks(buyer: Buyer, now: list[float], strategy: str) -> None:
-    """A refused order is not recorded as having taken units. Many such records would displace those of others."""
+    """The shop keeps no record of a refused order. Many such records would displace the records of other orders."""
     offer = on_sale({"a": 1}, strategy=strategy)
     redis_connections.breaker.begin()
     assert_problem(buyer.order(order_body(offer, a=1)), 503, "unavailable")

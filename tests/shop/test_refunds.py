@@ -1,4 +1,4 @@
-"""The list of refunds: an operator marks only refunds that they saw."""
+"""The list of refunds: an operator marks only refunds that the page has shown."""
 
 from __future__ import annotations
 
@@ -44,13 +44,17 @@ def is_marked(refund: Refund) -> bool:
     return Refund.objects.filter(pk=refund.pk, sent_at__isnull=False).exists()
 
 
-def test_a_refund_is_a_row_that_says_what_to_send_and_why(admin_client: Client) -> None:
-    order, refund = partly_returned()
+def test_a_refund_is_read_only_and_says_what_to_send_and_why(admin_client: Client) -> None:
+    order, due = partly_returned()
     (row,) = rows(get(admin_client, REFUNDS, state="due")).values()
-    assert [row[name] for name in ("order_label", "customer", "payment_label", "money", "why", "state")] == [
-        *(str(order.pk), str(order.customer), f"pay-{order.pk}", "9.90 EUR", "Units were returned.", "due")
+    assert [row[name] for name in ("order_label", "customer", "payment_label", "money", "why", "state", "since")] == [
+        *(str(order.pk), str(order.customer), f"pay-{order.pk}", "9.90 EUR", "Units were returned.", "due"),
+        f"{due.created_at:%Y-%m-%d %H:%M:%S}",
     ]
-    assert row["since"] == f"{refund.created_at:%Y-%m-%d %H:%M:%S}"
+    page = text(get(admin_client, f"{REFUNDS}{due.pk}/change/"))
+    assert all(part in page for part in (str(order.pk), "9.90 EUR", "Units were returned.", "due"))
+    for address in (f"{due.pk}/change/", f"{due.pk}/delete/", "add/"):
+        assert admin_client.post(f"{REFUNDS}{address}", {"amount": "1", "post": "yes"}).status_code == 403
 
 
 def test_only_what_the_page_showed_is_marked(admin_client: Client) -> None:
@@ -63,7 +67,8 @@ def test_only_what_the_page_showed_is_marked(admin_client: Client) -> None:
     assert row["money"] == "9.90 EUR"
 
 
-def test_all_of_the_list_means_those_on_the_page(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refunds_on_other_pages_are_never_marked(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator cannot choose refunds "across all pages"."""
     monkeypatch.setattr("shop.admin.refunds.RefundAdmin.list_per_page", 1)
     order, _ = partly_returned()
     gives_back(order, 2)
@@ -134,11 +139,12 @@ def test_a_chargeback_is_a_row_that_cannot_be_marked(admin_client: Client) -> No
     assert Refund.objects.get().sent_by is None
 
 
-def test_what_is_due_comes_first_and_the_oldest_on_top(admin_client: Client) -> None:
+def test_due_refunds_come_first_and_the_order_sums_its_refunds(admin_client: Client) -> None:
     order, first = partly_returned()
     second, third = gives_back(order, 2), gives_back(order, 3)
     payments.mark_refunded(first.pk, by=new_customer())
     assert shown(get(admin_client, REFUNDS)) == [str(refund.pk) for refund in (second, third, first)]
+    assert "19.80 EUR due, 9.90 EUR sent" in text(get(admin_client, f"{ORDERS}{order.pk}/change/"))
 
 
 def test_refunds_are_found_from_every_page(admin_client: Client) -> None:
@@ -164,21 +170,6 @@ def test_refunds_are_found_from_every_page(admin_client: Client) -> None:
     for query in (f"?payment={second.pk}", f"?q={order.pk}"):
         (row,) = rows(get(admin_client, f"{REFUNDS}{query}")).values()
         assert row["order_label"] == str(order.pk)
-
-
-def test_the_page_of_an_order_sums_its_refunds(admin_client: Client) -> None:
-    order, first = partly_returned()
-    payments.mark_refunded(first.pk, by=new_customer())
-    gives_back(order, 3)
-    assert "19.80 EUR due, 9.90 EUR sent" in text(get(admin_client, f"{ORDERS}{order.pk}/change/"))
-
-
-def test_a_refund_is_read_only(admin_client: Client) -> None:
-    order, due = partly_returned()
-    page = text(get(admin_client, f"{REFUNDS}{due.pk}/change/"))
-    assert all(part in page for part in (str(order.pk), "9.90 EUR", "Units were returned.", "due"))
-    for page in (f"{due.pk}/change/", f"{due.pk}/delete/", "add/"):
-        assert admin_client.post(f"{REFUNDS}{page}", {"amount": "1", "post": "yes"}).status_code == 403
 
 
 def test_a_marked_payment_is_still_answered_as_before() -> None:

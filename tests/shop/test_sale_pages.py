@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -30,7 +29,8 @@ from shop.orders.queued import save_queued
 from shop.pages import buying, now
 from shop.sales import load_tests, offers
 from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in
-from tests.shop.conftest import Buyer, Gone, assert_problem, buy, raising
+from tests.shop.conftest import Buyer, Gone, assert_problem, buy, order_body, raising
+from tests.shop.test_prices import body_with_price
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -76,7 +76,7 @@ def test_the_list_has_open_and_coming_sales_and_the_last_five_that_are_over(clie
 
 @pytest.mark.parametrize(("opens", "closes"), [(-HOUR, HOUR), (HOUR, 2 * HOUR), (-2 * HOUR, -HOUR)])
 def test_sales_of_load_tests_are_in_no_list(client: Client, opens: timedelta, closes: timedelta) -> None:
-    """Control: the same sale is listed under another address."""
+    """No page lists the sale of a load test. Control: the pages list the same sale under another slug."""
     offer = on_sale({"a": 1}, opens=opens, closes=closes)
     for slug, listed in ((f"{load_tests.SLUG_PREFIX}1", False), ("tested-load", True)):
         Sale.objects.filter(pk=offer.sale).update(slug=slug)
@@ -119,7 +119,7 @@ def test_figures_of_the_list_are_read_together_and_not_for_each_visitor(client: 
     assert sum("inventory_stockitem" in each["sql"] for each in queries) == 1
 
 
-def test_the_page_says_without_its_script_what_is_sold_out(client: Client) -> None:
+def test_the_page_shows_without_its_script_what_is_sold_out(client: Client) -> None:
     text = client.get(page_of(on_sale({"a": 0, "b": 2}))).text
     sold_out, sold = ('class="button" aria-disabled="true"', "Sold out"), ('class="button"', "Buy")
     assert re.findall(r"<button (.*?)>(.*?)</button>", text) == [sold_out, sold]
@@ -127,7 +127,7 @@ def test_the_page_says_without_its_script_what_is_sold_out(client: Client) -> No
 
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
 def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: str) -> None:
-    """The page has the same bytes for every visitor of a language. Negative control: the page with the form differs."""
+    """Every visitor gets the same page, so that proxies can cache it. Negative control: pages with a form differ."""
     offer = on_sale({"a": 3}, limit=2, price="59.90")
     visitors = [Client(), visitor_of(), visitor_of()]
 
@@ -148,7 +148,7 @@ def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: s
     assert all("no-store" in form.headers["Cache-Control"] for form in forms)
 
 
-def test_a_page_has_no_other_styles_and_scripts_than_files_and_names_them_all(client: Client) -> None:
+def test_a_page_has_no_inline_style_or_script_and_preloads_its_modules(client: Client) -> None:
     text = client.get(page_of(on_sale({"a": 3}))).text
     assert not re.search(r"\sstyle=|\son\w+=|<style", text)
     assert re.findall(r"<script[^>]*>", text) == [
@@ -167,11 +167,10 @@ def imported(name: str, found: set[str]) -> set[str]:
     return found
 
 
-def test_texts_that_close_the_script_are_harmless(client: Client) -> None:
+def test_a_name_that_closes_the_script_is_escaped(client: Client) -> None:
     offer = on_sale({"a": 3})
     Sale.objects.filter(pk=offer.sale).update(name="</script><b>x")
-    text = client.get(page_of(offer)).text
-    assert "<b>x" not in text
+    assert "<b>x" not in client.get(page_of(offer)).text
 
 
 def test_a_sale_that_is_over_cannot_be_bought(client: Client) -> None:
@@ -188,14 +187,14 @@ def test_an_unknown_sale_is_not_found(client: Client) -> None:
     assert_problem(client.get("/sales/none/now.json"), 404, "not-found")
 
 
-# What changes
+# The live figures
 
 
 def now_of(offer: OnSale, client: Client | None = None, **headers: str) -> Any:
     return (client or Client()).get(page_of(offer, "now.json"), headers=headers)
 
 
-def test_what_changes_is_small_and_the_same_for_all() -> None:
+def test_the_live_figures_are_the_same_for_all_visitors() -> None:
     offer = on_sale({"a": 3, "b": 0}, limit=2, price="59.90")
     sale = Sale.objects.get(pk=offer.sale)
 
@@ -281,7 +280,7 @@ def test_what_has_not_changed_is_not_sent_again() -> None:
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_twenty_polls_read_the_tables_once(monkeypatch: pytest.MonkeyPatch, *, cached: bool) -> None:
-    """Twenty polls read the tables once. Negative control: without the cache, each poll reads them."""
+    """Twenty polls query the tables once. Negative control: without the cache, each poll queries them."""
     if not cached:
         monkeypatch.setattr(now, "TTL", 0.0)
     path, client = page_of(on_sale({"a": 3})), Client()
@@ -328,8 +327,7 @@ def test_the_script_gets_a_token_of_the_customer_who_has_logged_in(customer: int
     assert set(answer.json()) == {"access", "expires_in", "customer", "guest"}
     assert answer.json()["customer"] == customer
     headers = {"Authorization": f"Bearer {answer.json()['access']}", "Idempotency-Key": "one"}
-    body = {"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]}
-    order = Client().post("/api/orders/", body, content_type="application/json", headers=headers)
+    order = Client().post("/api/orders/", order_body(offer, a=1), content_type="application/json", headers=headers)
     assert (order.status_code, Order.objects.get().customer_id) == (201, customer)
 
 
@@ -345,15 +343,20 @@ def test_without_a_session_there_is_no_token(customer: int) -> None:
 # The form
 
 
-def form_of(client: Client, offer: OnSale, **query: Any) -> dict[str, Any]:
+def form_of(client: Client, offer: OnSale) -> dict[str, Any]:
     """Return the fields of the form that buys."""
-    return fields_of(client.get(page_of(offer, "buy/"), query, follow=True))
+    return fields_of(client.get(page_of(offer, "buy/"), follow=True))
 
 
 def fields_of(answer: Any) -> dict[str, Any]:
     inputs = re.findall(r"<input[^>]*>", answer.text)
     pairs = [(re.search(r'name="(.*?)"', each), re.search(r'value="(.*?)"', each)) for each in inputs]
     return {name[1]: value[1] for name, value in pairs if name and value}
+
+
+def press(client: Client, offer: OnSale, fields: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """Send the form that buys, with these changes. Without `fields`, open the form first."""
+    return client.post(page_of(offer, "buy/"), {**(fields or form_of(client, offer)), **changes})
 
 
 def test_buying_needs_a_login_and_comes_back() -> None:
@@ -370,7 +373,7 @@ def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
     assert (fields["product"], fields["price"], fields["quantity"]) == (str(offer.products["a"]), "59.90", "2")
     assert UUID(fields["key"])
 
-    answers = [client.post(page_of(offer, "buy/"), fields) for _ in range(2)]
+    answers = [press(client, offer, fields) for _ in range(2)]
 
     order = Order.objects.get()
     assert [(each.status_code, each.url) for each in answers] == [(302, f"/orders/{order.pk}/")] * 2
@@ -382,23 +385,22 @@ def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
 def test_a_form_that_is_opened_anew_buys_again_only_after_the_order_was_seen(
     customer: int, monkeypatch: pytest.MonkeyPatch, *, kept: bool, orders: int
 ) -> None:
-    """A buyer who got no response and opens the form again buys once. Negative control: a fresh key for each view."""
+    """A buyer got no response and opens the form again: they buy once. Negative control: each view has a new key."""
     offer, client, other = on_sale({"a": 5}), visitor_of(customer), on_sale({"b": 5})
     if not kept:
         monkeypatch.setattr(buying, "kept_key", lambda sale: str(uuid4()))
     for _ in range(2):
-        client.post(page_of(offer, "buy/"), form_of(client, offer))
+        press(client, offer)
     assert orders_in() == orders
-    bought = client.post(page_of(other, "buy/"), form_of(client, other)).url
-    assert client.get(bought).status_code == 200, "the order of another sale"
-    client.post(page_of(offer, "buy/"), form_of(client, offer))
+    assert client.get(press(client, other).url).status_code == 200, "the order of another sale"
+    press(client, offer)
     assert orders_in() == 1 + orders + (not kept)
     older = f"/orders/{Order.objects.filter(sale=offer.sale).latest('created_at').pk}/"
     client.get(older)
-    client.post(page_of(offer, "buy/"), form_of(client, offer))
+    press(client, offer)
     assert orders_in() == 2 + orders + (not kept)
-    client.get(older)  # The newer order was not seen yet.
-    client.post(page_of(offer, "buy/"), form_of(client, offer))
+    client.get(older)  # The customer has not seen the newer order yet.
+    press(client, offer)
     assert orders_in() == 2 + orders + 2 * (not kept)
 
 
@@ -407,10 +409,8 @@ def test_a_form_without_its_token_is_refused(customer: int) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.get(pk=customer))
     fields = form_of(client, offer)
-    path = page_of(offer, "buy/")
-    assert client.post(path, {**fields, "csrfmiddlewaretoken": ""}).status_code == 403
-    assert orders_in() == 0
-    assert client.post(path, fields).status_code == 302
+    assert (press(client, offer, fields, csrfmiddlewaretoken="").status_code, orders_in()) == (403, 0)
+    assert press(client, offer, fields).status_code == 302
 
 
 def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) -> None:
@@ -420,62 +420,43 @@ def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) 
     SaleItem.objects.update(price=Decimal("99.00"))
     offers.cache.clear()
 
-    answer = client.post(page_of(offer, "buy/"), fields)
+    answer = press(client, offer, fields)
 
     assert (answer.status_code, orders_in()) == (409, 0)
     assert "The price is now 99.00 EUR. Nothing was bought." in answer.text
     for value in ("99.00", fields["key"]):
         assert f'value="{value}"' in answer.text
-    assert client.post(page_of(offer, "buy/"), {**fields, "price": "99.00"}).status_code == 302
+    assert press(client, offer, fields, price="99.00").status_code == 302
     assert OrderItem.objects.get().price == Decimal("99.00")
     assert buy(offer, a=1).order.items[0].price == Decimal("99.00")
 
 
-def test_the_form_says_what_the_customer_may_still_have(customer: int) -> None:
-    offer, client = on_sale({"a": 9}, limit=3), visitor_of(customer)
-    buy(offer, customer, a=2)
-    assert 'max="3"' in client.get(page_of(offer, "buy/"), follow=True).text
-
-    answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 2})
-    assert (answer.status_code, "you have bought 2" in answer.text) == (409, True)
-    assert 'name="quantity" value="1"' in answer.text
-
-    buy(offer, customer, a=1)
-    answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": 1})
-    assert (answer.status_code, 'href="/orders/"' in answer.text) == (409, True)
-    assert "At most 3 for each customer in this sale, and you have bought them." in answer.text
-
-
-def test_what_is_sold_out_is_said_with_what_is_left(customer: int) -> None:
-    offer, client = on_sale({"a": 1}), visitor_of(customer)
-    fields = form_of(client, offer)
-    answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": 2})
-    assert (answer.status_code, "Only 1 left." in answer.text) == (409, True)
-    assert f'value="{fields["key"]}"' in answer.text
-    buy(offer, a=1)
-    answer = client.post(page_of(offer, "buy/"), fields)
-    assert (answer.status_code, "Orders that are not paid within 15 minutes" in answer.text) == (409, True)
-
-
-def test_refusals_of_the_form_are_in_the_language_of_the_reader(customer: int) -> None:
-    client = visitor_of(customer)
-    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "zh-hans"
-
-    def refused(offer: OnSale, quantity: int) -> str:
-        answer = client.post(page_of(offer, "buy/"), {**form_of(client, offer), "quantity": quantity})
-        assert answer.status_code == 409
-        return str(answer.text)
-
-    limited, one, hidden = on_sale({"a": 9}, limit=3), on_sale({"b": 1}), on_sale({"c": 37})
-    Sale.objects.filter(pk=hidden.sale).update(stock_shown="hidden")
+@pytest.mark.parametrize(
+    ("language", "some", "all_of_them", "few", "none"),
+    [
+        ("en", "you have bought 2", "At most 3 for each customer in this sale, and you have bought them.",
+         "Only 1 left.", "Orders that are not paid within 15 minutes"),
+        ("zh-hans", "您已买 2 件", "本场活动每人限购 3 件，您已经买满了。",
+         "只剩 1 件", "15 分钟内没有付款的订单会退回库存"),
+    ],
+)  # fmt: skip
+def test_a_refusal_says_what_the_customer_may_still_buy(
+    customer: int, language: str, some: str, all_of_them: str, few: str, none: str
+) -> None:
+    """The refusal is in the language of the customer. The form keeps its key, and proposes a quantity."""
+    client, limited, one = visitor_of(customer), on_sale({"a": 9}, limit=3), on_sale({"b": 1})
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
     buy(limited, customer, a=2)
-    assert "您已买 2 件" in refused(limited, 2)
+    assert 'max="3"' in client.get(page_of(limited, "buy/"), follow=True).text
+    fields = form_of(client, one)
+    refusals = [press(client, limited, quantity=2), press(client, one, fields, quantity=2)]
     buy(limited, customer, a=1)
-    assert "本场活动每人限购 3 件，您已经买满了。" in refused(limited, 1)
-    assert "只剩 1 件" in refused(one, 2)
     buy(one, b=1)
-    assert "15 分钟内没有付款的订单会退回库存" in refused(one, 1)
-    assert "剩余不足 100 件，这次没有" in refused(hidden, 100)
+    refusals += [press(client, limited, quantity=1), press(client, one, fields)]
+    expected = [(some, 'name="quantity" value="1"'), (few, f'value="{fields["key"]}"'),
+                (all_of_them, 'href="/orders/"'), (none, "")]  # fmt: skip
+    for answer, words in zip(refusals, expected, strict=True):
+        assert (answer.status_code, [each in answer.text for each in words]) == (409, [True, True]), words
 
 
 @pytest.mark.parametrize("stock_shown", ["hidden", "few"])
@@ -485,7 +466,7 @@ def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(customer: 
     fields, fewer = form_of(client, offer), "Fewer than 100 are left. Nothing was bought."
 
     def refusal() -> str:
-        answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": 100})
+        answer = press(client, offer, fields, quantity=100)
         text = answer.text
         assert (answer.status_code, fewer in text, 'name="quantity" value="100"' in text) == (409, True, True)
         return re.sub(r'name="csrfmiddlewaretoken" value="\w+"|<script.*?</script>', "", text, flags=re.DOTALL)
@@ -493,7 +474,9 @@ def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(customer: 
     with_37_left = refusal()
     buy(offer, a=1)
     assert refusal() == with_37_left
-    assert client.post(page_of(offer, "buy/"), {**fields, "quantity": 36}).status_code == 302
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "zh-hans"
+    assert "剩余不足 100 件，这次没有" in press(client, offer, fields, quantity=100).text
+    assert press(client, offer, fields, quantity=36).status_code == 302
 
 
 def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
@@ -507,38 +490,34 @@ def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
     close_now(offer)
     answer = client.get(page_of(offer, "buy/"))
     assert (answer.status_code, "The sale is over." in answer.text) == (409, True)
-    answer = client.post(page_of(offer, "buy/"), fields)
+    answer = press(client, offer, fields)
     assert (answer.status_code, "The sale is not open. Nothing was bought." in answer.text) == (409, True)
 
 
-Error = Callable[[], Exception]
-
-
 @pytest.mark.parametrize(
-    ("error", "status"),
-    [(lambda: StillRunning("x"), 409), (lambda: StockBusy("x"), 503), (lambda: OperationalError("x"), 503)],
+    ("error", "status"), [(StillRunning("x"), 409), (StockBusy("x"), 503), (OperationalError("x"), 503)], ids=repr
 )
 def test_when_the_shop_is_busy_the_same_form_is_sent_again(
-    customer: int, monkeypatch: pytest.MonkeyPatch, error: Error, status: int
+    customer: int, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
 ) -> None:
     offer, client = on_sale({"a": 5}), visitor_of(customer)
     fields = form_of(client, offer)
     with monkeypatch.context() as patch:
-        patch.setattr(buying, "place_order", raising(error()))
-        answer = client.post(page_of(offer, "buy/"), fields)
+        patch.setattr(buying, "place_order", raising(error))
+        answer = press(client, offer, fields)
     assert (answer.status_code, f'value="{fields["key"]}"' in answer.text) == (status, True)
     assert ("Retry-After" in answer.headers) is (status == 503)
-    assert client.post(page_of(offer, "buy/"), fields).status_code == 302
+    assert press(client, offer, fields).status_code == 302
 
 
 def test_the_rate_of_orders_is_that_of_the_api(customer: int, settings: Any) -> None:
     settings.ORDER_RATE = 0
     offer, client = on_sale({"a": 5}), visitor_of(customer)
     fields = form_of(client, offer)
-    answer = client.post(page_of(offer, "buy/"), fields)
+    answer = press(client, offer, fields)
     assert (answer.status_code, answer.headers["Retry-After"], orders_in()) == (429, "2", 0)
     settings.ORDER_RATE = 10
-    assert client.post(page_of(offer, "buy/"), fields).status_code == 302
+    assert press(client, offer, fields).status_code == 302
 
 
 def test_a_form_that_is_not_the_pages_own_is_refused(customer: int) -> None:
@@ -546,18 +525,16 @@ def test_a_form_that_is_not_the_pages_own_is_refused(customer: int) -> None:
     fields = form_of(client, offer)
     numbers = [{"quantity": "0"}, {"quantity": "1001"}, {"price": "1e9"}, {"product": ""}, {"product": str(2**64)}]
     for changes in (*numbers, {"key": "x"}):
-        assert client.post(page_of(offer, "buy/"), {**fields, **changes}).status_code == 400
-    other = on_sale({"b": 5})
-    answer = client.post(page_of(offer, "buy/"), {**fields, "product": other.products["b"]})
+        assert press(client, offer, fields, **changes).status_code == 400
+    answer = press(client, offer, fields, product=on_sale({"b": 5}).products["b"])
     assert (answer.status_code, orders_in()) == (409, 0)
-    client.post(page_of(offer, "buy/"), fields)
-    answer = client.post(page_of(offer, "buy/"), {**fields, "quantity": "2"})
-    assert (answer.status_code, orders_in()) == (422, 1)
+    press(client, offer, fields)
+    assert (press(client, offer, fields, quantity="2").status_code, orders_in()) == (422, 1)
 
 
 def test_a_queued_order_leads_to_its_page(customer: int) -> None:
     offer, client = on_sale({"a": 5}, strategy="lua-queue"), visitor_of(customer)
-    answer = client.post(page_of(offer, "buy/"), form_of(client, offer))
+    answer = press(client, offer)
     assert (answer.status_code, orders_in()) == (302, 0)
     save_queued()
     assert answer.url == f"/orders/{Order.objects.get().pk}/"
@@ -574,16 +551,13 @@ def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
 def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> None:
     """The form and the API share keys: the form finds the order that the API placed."""
     offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
-    product = offer.products["a"]
-    body = {"sale": offer.sale, "items": [{"product": product, "quantity": 1, "price": "9.90"}]}
-    assert buyer.order(body, key=key).status_code == 201
-    fields = {"product": product, "quantity": 1, "price": "9.90", "key": key}
-    answer = visitor_of(buyer.customer).post(page_of(offer, "buy/"), fields)
-    assert (answer.status_code, orders_in()) == (302, 1)
+    assert buyer.order(body_with_price(offer, "9.90"), key=key).status_code == 201
+    fields = {"product": offer.products["a"], "quantity": 1, "price": "9.90", "key": key}
+    assert (press(visitor_of(buyer.customer), offer, fields).status_code, orders_in()) == (302, 1)
 
 
 def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
-    """The form's address keeps the key, so a buyer whose click got no response does not buy twice."""
+    """The form's address keeps the key. A buyer whose click got no response does not buy twice."""
     offer, client = on_sale({"a": 3}), visitor_of(customer)
     shown = client.get(page_of(offer, "buy/"), follow=True)
     action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', shown.text)
@@ -596,7 +570,7 @@ def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> N
 
 
 def test_a_nul_in_a_cookie_is_refused() -> None:
-    """NUL in a cookie is refused, because Postgres cannot look it up as a session key."""
+    """A session cookie with a NUL is refused, because Postgres accepts no NUL in a query."""
     client = Client(raise_request_exception=False, headers={"Cookie": r'sessionid="abcdefgh\000"'})
     for path in (page_of(on_sale({"a": 3}), "buy/"), "/orders/", "/account/", "/account/token/"):
         assert client.get(path).status_code == 400, path
@@ -604,7 +578,7 @@ def test_a_nul_in_a_cookie_is_refused() -> None:
 
 @pytest.mark.parametrize("path", ["/orders/", f"/orders/{UUID(int=7)}/", "/account/", "/sales/{}/buy/"])
 def test_without_postgres_a_page_of_a_customer_says_to_come_back(customer: int, path: str, postgres_gone: Gone) -> None:
-    """Without Postgres, a customer's pages say to come back, even if only the session needs Postgres."""
+    """Without Postgres, each page of a customer tells them to come back later. Its session alone needs Postgres."""
     slug = Sale.objects.get(pk=on_sale({"a": 3}).sale).slug
     client = visitor_of(customer)
     client.raise_request_exception = False

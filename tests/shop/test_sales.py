@@ -31,14 +31,24 @@ from shop.reconcile import reconcile
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import CannotPreheat, preheat_sale
 from tests.factories import at_once, begin, count_by_kind, fast_and_slow, interleaved, new_customer, on_sale, slow
-from tests.shop.conftest import Gone, buy
+from tests.shop.conftest import Gone, buy, stock_is_free
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
+HOUR = timedelta(hours=1)
+
+
 def sale(number: int) -> Sale:
     return Sale.objects.get(pk=number)
+
+
+def is_open_in_cache(number: int) -> bool:
+    """Return whether the offer that this process has cached is open."""
+    offer = offers.get(number)
+    assert offer is not None
+    return offer.is_open(timezone.now())
 
 
 def test_a_sale_must_close_after_it_opens(db: None) -> None:
@@ -50,7 +60,7 @@ def test_a_sale_must_close_after_it_opens(db: None) -> None:
 
 
 def all_rows(redis: Redis) -> list[Any]:
-    """Return the rows of stock and sales without ids, slugs and times, then the contents of Redis, and empty both."""
+    """Return the rows of stock and sales, and the contents of Redis. Leave out ids, slugs and times. Empty both."""
     rows: list[Any] = []
     for model in (StockItem, StockMovement, StockSegment, StockUnit, Product, Sale, SaleItem):
         names = [field.attname for field in model._meta.concrete_fields if field.attname not in ("id", "slug", "at")]
@@ -68,13 +78,12 @@ def all_rows(redis: Redis) -> list[Any]:
 @pytest.mark.parametrize("strategy", fast_and_slow(NAMES))
 @pytest.mark.parametrize("preheat", [True, False])
 def test_a_sale_for_tests_is_like_one_that_is_preheated(redis: Redis, strategy: str, preheat: bool) -> None:
-    """`on_sale` writes rows itself. The models, `deliver` and `preheat_sale` would write the same."""
+    """The tests' helper `on_sale` writes the same rows as the models, `deliver` and `preheat_sale`."""
     units = {"b": 7, "a": 3, "none": 0}
     on_sale(units, strategy=strategy, limit=2, price="12.50", preheat=preheat)
     quick = all_rows(redis)
 
-    now = timezone.now()
-    window = {"opens_at": now - timedelta(hours=1), "closes_at": now + timedelta(hours=1)}
+    window = {"opens_at": timezone.now() - HOUR, "closes_at": timezone.now() + HOUR}
     made = Sale.objects.create(name=f"Sale by {strategy}", strategy=strategy, **window)
     for sku, received in units.items():
         if received:
@@ -97,15 +106,12 @@ def test_a_sale_for_tests_is_like_one_that_is_preheated(redis: Redis, strategy: 
     ],
 )
 def test_a_product_is_in_one_sale_at_a_time(opens: int, closes: int, overlaps: bool) -> None:
-    first = on_sale({"a": 1, "b": 1})
-    window = sale(first.sale)
-    middle = window.opens_at + timedelta(hours=1)
-    new = Sale.objects.create(
-        name="New", opens_at=middle + timedelta(hours=opens), closes_at=middle + timedelta(hours=closes)
-    )
+    first = sale(on_sale({"a": 1, "b": 1}).sale)
+    middle = first.opens_at + HOUR
+    new = Sale.objects.create(name="New", opens_at=middle + opens * HOUR, closes_at=middle + closes * HOUR)
     problems = list(lifecycle.overlaps(new, Product.objects.filter(sku="a")))
     assert problems == (["A is in “Sale by guarded-update” at the same time."] if overlaps else [])
-    assert list(lifecycle.overlaps(window, Product.objects.all())) == []
+    assert list(lifecycle.overlaps(first, Product.objects.all())) == []
 
 
 def test_saving_an_old_copy_keeps_strategy_and_preheating() -> None:
@@ -139,17 +145,16 @@ def test_without_redis_preheating_and_closing_fail(redis_gone: Gone, call: Calla
 
 def test_closing_ends_the_window_and_unloads_the_stock() -> None:
     offer, another = on_sale({"a": 1}, strategy="lua"), on_sale({"b": 1}, strategy="lua")
-    assert offers.get(offer.sale).closes_at > timezone.now()  # type: ignore[union-attr]  # now it is cached
+    assert is_open_in_cache(offer.sale)
     lifecycle.close(offer.sale)
-    assert offers.get(offer.sale).closes_at <= timezone.now()  # type: ignore[union-attr]
+    assert not is_open_in_cache(offer.sale)
     ended = sale(offer.sale).closes_at
-    assert ended <= timezone.now()
+    assert ended <= timezone.now() < sale(another.sale).closes_at
     assert registry.counters().left(["a", "b"]) == {"a": None, "b": 1}
     with pytest.raises(SaleNotOpen):
         buy(offer, a=1)
     lifecycle.close(offer.sale)
     assert sale(offer.sale).closes_at == ended
-    assert sale(another.sale).closes_at > timezone.now()
 
 
 def test_an_offer_is_cached_for_offer_ttl(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,8 +178,8 @@ def test_a_cached_offer_needs_no_postgres(postgres_gone: Gone) -> None:
     assert offer is not None
     offers.cache.put(made.sale, offer, refresh_at=-math.inf)
     with postgres_gone():
-        assert offers.get(made.sale) is offer, "the caller that refreshes it"
-        assert offers.get(made.sale) is offer, "the others"
+        assert offers.get(made.sale) is offer, "the caller that tries to refresh it"
+        assert offers.get(made.sale) is offer, "the other callers"
         offers.forget(made.sale)
         with pytest.raises(OperationalError):
             offers.get(made.sale)
@@ -194,7 +199,7 @@ def test_an_offer_that_was_read_before_a_change_is_not_cached() -> None:
 
 
 def test_preheating_locks_stock_in_the_order_of_skus() -> None:
-    """Preheating locks stock in the order of skus, although b is merged from an earlier sale's split stock."""
+    """Preheating locks stock in the order of skus, even if it first has to join split stock of b."""
     earlier = on_sale({"b": 5}, strategy="unit-rows")
     Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
     later = on_sale({"a": 5, "b": 0}, strategy="lua", preheat=False)
@@ -211,7 +216,7 @@ def test_preheating_locks_stock_in_the_order_of_skus() -> None:
 
 @pytest.mark.parametrize("who", ["preheats", "ends"])
 def test_a_cart_that_joins_segments_does_not_deadlock(who: str) -> None:
-    """The cart holds a segment of a and waits for the row of b, whose holder waits for a."""
+    """A cart locks a segment of a, and then the stock row of b. Another transaction locks b, and then a."""
     offer = on_sale({"a": 50, "b": 5}, strategy="segmented-lock")
     action = partial(preheat_sale, offer.sale) if who == "preheats" else partial(lifecycle._unload, sale(offer.sale))
     customer = new_customer()
@@ -232,17 +237,14 @@ def test_a_cart_that_joins_segments_does_not_deadlock(who: str) -> None:
 
 @pytest.mark.parametrize("lately", [True, False])
 def test_without_redis_a_sale_is_preheated_if_nothing_can_be_queued(redis_gone: Gone, lately: bool) -> None:
+    """Redis keeps queued orders of a closed sale for a day."""
     before = on_sale({"a": 1}, strategy="lua-queue")
     lifecycle.close(before.sale)
-    closed = timezone.now() - timedelta(hours=0 if lately else 25)
-    Sale.objects.update(opens_at=closed - timedelta(hours=1), closes_at=closed)
+    closed = timezone.now() - (0 if lately else 25) * HOUR
+    Sale.objects.update(opens_at=closed - HOUR, closes_at=closed)
     after = on_sale({"a": 0}, preheat=False)
-    with redis_gone():
-        if lately:
-            with pytest.raises(RedisError):
-                preheat_sale(after.sale)
-        else:
-            preheat_sale(after.sale)
+    with redis_gone(), pytest.raises(RedisError) if lately else nullcontext():
+        preheat_sale(after.sale)
     assert sale(after.sale).is_loaded is not lately
 
 
@@ -251,12 +253,7 @@ def test_preheating_removes_what_an_earlier_sale_has_left() -> None:
     Sale.objects.filter(pk=earlier.sale).update(closes_at=timezone.now())
     StockItem.objects.filter(sku="a").update(on_hand=3)
     assert registry.counters().left(["a"]) == {"a": 5}
-    now = timezone.now()
-    later = Sale.objects.create(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy="lua")
-    SaleItem.objects.create(sale=later, product=Product.objects.get(sku="a"), price=Decimal(1))
-
-    preheat_sale(later.pk)
-
+    on_sale({"a": 0}, strategy="lua")
     assert registry.counters().left(["a"]) == {"a": 3}
 
 
@@ -272,12 +269,9 @@ def test_preheating_again_corrects_the_counter() -> None:
 def test_preheating_again_keeps_the_counts_of_customers() -> None:
     on_sale({"a": 5}, strategy="lua-queue")
     Sale.objects.update(closes_at=timezone.now())
-    offer = on_sale({"a": 0}, strategy="lua-queue")
-    customer = new_customer()
+    offer, customer = on_sale({"a": 0}, strategy="lua-queue"), new_customer()
     buy(offer, customer, a=1)
-
     preheat_sale(offer.sale)
-
     assert registry.queue().bought.of("a") == {(offer.sale, customer): 1}
 
 
@@ -309,7 +303,7 @@ def test_one_of_16_requests_loads_missing_stock(redis: Redis, monkeypatch: pytes
 
     def slow(*stock: Any) -> None:
         loading.append(offer.sale)
-        wait_for(lambda: len(told) == 15, "the others to be told to try again")
+        wait_for(lambda: len(told) == 15, "the other requests to fail")
         preheat(*stock)
 
     monkeypatch.setattr(lua, "preheat", slow)
@@ -359,14 +353,9 @@ def test_without_redis_the_next_sale_of_a_sku_opens_if_none_has_used_it(
     before = on_sale({"a": 3}, strategy=name)
     after = on_sale({"a": 0}, preheat=False)
     with redis_gone():
-        if opens:
-            lifecycle.close(before.sale)
-            preheat_sale(after.sale)
-        else:
-            with pytest.raises(RedisError):
-                lifecycle.close(before.sale)
-            with pytest.raises(RedisError):
-                preheat_sale(after.sale)
+        for call, offer in ((lifecycle.close, before), (preheat_sale, after)):
+            with nullcontext() if opens else pytest.raises(RedisError):
+                call(offer.sale)
     assert sale(after.sale).is_loaded is opens
     assert (sale(before.sale).unloaded_at is not None) is opens
 
@@ -384,7 +373,7 @@ def test_a_sale_that_was_extended_meanwhile_stays_loaded() -> None:
     offer = on_sale({"a": 3}, strategy="lua")
     Sale.objects.update(closes_at=timezone.now())
     over = sale(offer.sale)
-    Sale.objects.update(closes_at=timezone.now() + timedelta(hours=1))
+    Sale.objects.update(closes_at=timezone.now() + HOUR)
     lifecycle._unload(over)
     assert sale(offer.sale).is_loaded
     assert registry.counters().left(["a"]) == {"a": 3}
@@ -398,21 +387,22 @@ def test_a_closed_sale_is_not_loaded_by_a_late_order() -> None:
     with pytest.raises(SaleNotOpen, match="Sale by lua is over"):
         buy(offer, a=1)
     assert registry.counters().left(["a"]) == {"a": None}
-    assert not offers.get(offer.sale).is_open(timezone.now())
+    assert not is_open_in_cache(offer.sale)
 
 
 def test_advancing_preheats_coming_sales_and_unloads_past_ones() -> None:
-    hour = timedelta(hours=1)
     soon = on_sale({"a": 3}, strategy="lua", opens=timedelta(seconds=30), preheat=False)
     later = on_sale({"b": 3}, strategy="lua", opens=timedelta(seconds=90), preheat=False)
     over = on_sale({"c": 3}, strategy="lua")
-    Sale.objects.filter(pk=over.sale).update(opens_at=timezone.now() - hour, closes_at=timezone.now())
+    Sale.objects.filter(pk=over.sale).update(opens_at=timezone.now() - HOUR, closes_at=timezone.now())
 
     lifecycle.advance()
 
     assert registry.counters().left(["a", "b", "c"]) == {"a": 3, "b": None, "c": None}
-    assert [sale(each.sale).preheated_at is not None for each in (soon, later, over)] == [True, False, True]
-    assert [sale(each.sale).unloaded_at is not None for each in (soon, later, over)] == [False, False, True]
+    sales = [sale(each.sale) for each in (soon, later, over)]
+    assert [(bool(each.preheated_at), bool(each.unloaded_at)) for each in sales] == [
+        (True, False), (False, False), (True, True)
+    ]  # fmt: skip
 
 
 def test_the_next_sale_of_a_sku_keeps_its_stock() -> None:
@@ -444,38 +434,29 @@ def test_an_unknown_strategy_does_not_stop_other_sales(caplog: pytest.LogCapture
 def test_stock_that_is_being_loaded_is_not_removed(name: str, remover: str) -> None:
     over = on_sale({"a": 3}, strategy="lua")
     Sale.objects.update(closes_at=timezone.now())
-    hours = 0 if remover == "closing" else 1
-    window = {"opens": timedelta(hours=hours), "closes": timedelta(hours=hours + 1)}
-    coming = on_sale({"a": 0}, strategy=name, preheat=False, **window)
+    opens, remove = (0 * HOUR, partial(lifecycle.close, over.sale)) if remover == "closing" else (HOUR, reconcile)
+    coming = on_sale({"a": 0}, strategy=name, preheat=False, opens=opens, closes=opens + HOUR)
     if remover == "reconciling":
         lifecycle.close(over.sale)
-    remove = partial(lifecycle.close, over.sale) if remover == "closing" else reconcile
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             preheat_sale(coming.sale)
             removing = begin(pool, remove)
         removing.result(WAIT_TIMEOUT)
 
-    copies = {
-        "lua": lambda: registry.counters().left(["a"]) == {"a": 3},
-        "lua-queue": lambda: registry.counters().left(["a"]) == {"a": 3},
-        "segmented-redis": lambda: registry.segment_counters().segments("a") is not None,
-        "segmented-lock": lambda: StockItem.objects.get().split_by == name,
-        "unit-rows": lambda: StockItem.objects.get().split_by == name,
-    }
-    assert copies[name]()
+    if name.startswith("lua"):
+        assert registry.counters().left(["a"]) == {"a": 3}
+    elif name == "segmented-redis":
+        assert registry.segment_counters().segments("a") is not None
+    else:
+        assert StockItem.objects.get().split_by == name
     assert sale(coming.sale).is_loaded
 
 
-def test_no_units_are_returned_while_a_sale_is_preheated() -> None:
+def test_preheating_locks_the_stock() -> None:
+    """Preheating locks the stock, so that nobody returns units meanwhile."""
     offer = on_sale({"a": 2}, strategy="lua")
     free: list[bool] = []
-
-    def try_to_lock() -> None:
-        with transaction.atomic():
-            free.append(StockItem.objects.select_for_update(skip_locked=True).filter(sku="a").exists())
-
-    with interleaved(try_to_lock, after="inventory_stockitem.*FOR NO KEY UPDATE"):
+    with interleaved(lambda: free.append(stock_is_free()), after="inventory_stockitem.*FOR NO KEY UPDATE"):
         preheat_sale(offer.sale)
-
     assert free == [False]

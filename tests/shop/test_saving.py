@@ -1,12 +1,13 @@
-"""Many orders are saved, rejected or returned in few statements: keys, limits, concurrent transactions."""
+"""Orders are saved, rejected or returned in few statements. Keys and limits hold in concurrent transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -28,23 +29,23 @@ from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
+T = TypeVar("T")
+
 
 @pytest.fixture
 def offer(redis: Redis) -> OnSale:
     return on_sale({"a": 9, "b": 9}, strategy="lua")
 
 
-@pytest.fixture
-def make(offer: OnSale, customer: int) -> Callable[..., OrderRequest]:
-    """Make an order request of the customer: one unit of `a`, or the given cart."""
-
-    def make_request(*cart: tuple[str, int], **more: Any) -> OrderRequest:
-        return new_request(*(cart or (("a", 1),)), **{"customer": customer, "sale": offer.sale, **more})
-
-    return make_request
-
-
 Make = Callable[..., OrderRequest]
+
+
+@pytest.fixture
+def make(offer: OnSale, customer: int) -> Make:
+    """Make an order request of the customer: one unit of `a`, or the given cart."""
+    return lambda *cart, **more: new_request(
+        *(cart or (("a", 1),)), **{"customer": customer, "sale": offer.sale, **more}
+    )
 
 
 def saved(*requests: OrderRequest) -> Mapping[UUID, Refusal]:
@@ -67,13 +68,22 @@ def taken() -> dict[tuple[int, str], int]:
     return {(row.customer_id, row.sku): row.taken for row in Allowance.objects.all()}
 
 
+@contextmanager
+def open_transaction() -> Iterator[list[str]]:
+    """Open a transaction, and collect the first word of each statement in it."""
+    words: list[str] = []
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        yield words
+    words += [query["sql"].split()[0] for query in queries]
+
+
 @pytest.mark.parametrize("orders", [1, 100])
 @pytest.mark.parametrize("limit", [None, 200])
 def test_saving_needs_one_statement(make: Make, customer: int, orders: int, limit: int | None) -> None:
     requests = [make(("a", 1), ("b", 1), limit=limit) for _ in range(orders)]
-    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+    with open_transaction() as statements:
         assert save(requests) == {}
-    assert " ".join(query["sql"].split()[0] for query in queries) == "WITH"
+    assert statements == ["WITH"]
     assert (Order.objects.count(), OrderItem.objects.count()) == (orders, 2 * orders)
     assert taken() == {(customer, "a"): orders, (customer, "b"): orders}
 
@@ -83,9 +93,9 @@ def test_used_keys_and_limits_need_two_statements_each(make: Make) -> None:
     saved(first)
     again = [make(limit=3, key=first.key) for _ in range(20)]
     fresh = [make(limit=3) for _ in range(20)]
-    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+    with open_transaction() as statements:
         refusals = save(again + fresh)
-    assert " ".join(query["sql"].split()[0] for query in queries) == "WITH SELECT SELECT WITH UPDATE"
+    assert statements == ["WITH", "SELECT", "SELECT", "WITH", "UPDATE"]
     over = {request.id: OverLimit for request in fresh[2:]}
     assert kinds(refusals) == {**{request.id: Duplicate for request in again}, **over}
     assert set(Order.objects.values_list("id", flat=True)) == {first.id, fresh[0].id, fresh[1].id}
@@ -114,16 +124,28 @@ def test_of_requests_with_one_key_the_first_is_saved(make: Make) -> None:
     assert existing(refusals) == {request.id: first.id for request in others}
 
 
+def while_another_waits(other: Callable[[], T], *, commits: bool = True, before: Any, after: Any = None) -> T:
+    """Call `before` in a transaction, and start `other` in another one, which has to wait. Call `after`.
+
+    Then commit or roll back. Return the result of `other`.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            before()
+            waiting = begin(pool, other)
+            assert not waiting.done()
+            if after is not None:
+                after()
+            transaction.set_rollback(not commits)
+        return waiting.result(WAIT_TIMEOUT)
+
+
 @pytest.mark.parametrize("arrival", [("1", "2"), ("2", "1")], ids=str)
 def test_batches_write_keys_in_one_order(make: Make, arrival: tuple[str, str]) -> None:
     """Batches write keys in sorted order, so they cannot deadlock."""
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            assert save([make(key="1")]) == {}
-            batch = started(pool, *(make(key=key) for key in arrival))
-            assert save([make(key="2")]) == {}
-        refusals = batch.result(WAIT_TIMEOUT)
-
+    first, second = (partial(save, [make(key=key)]) for key in ("1", "2"))
+    batch = partial(saved, *(make(key=key) for key in arrival))
+    refusals = while_another_waits(batch, before=first, after=second)
     assert list(kinds(refusals).values()) == [Duplicate, Duplicate]
     assert Order.objects.count() == 2
 
@@ -131,22 +153,9 @@ def test_batches_write_keys_in_one_order(make: Make, arrival: tuple[str, str]) -
 @pytest.mark.parametrize("commits", [True, False])
 def test_an_uncommitted_order_with_the_key_is_waited_for(make: Make, commits: bool) -> None:
     first, second = (make(key="one") for _ in range(2))
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            save([first])
-            answer = started(pool, second)
-            transaction.set_rollback(not commits)
-        refusals = answer.result(WAIT_TIMEOUT)
-
+    refusals = while_another_waits(partial(saved, second), before=partial(save, [first]), commits=commits)
     assert existing(refusals) == ({second.id: first.id} if commits else {})
     assert list(Order.objects.values_list("id", flat=True)) == [first.id if commits else second.id]
-
-
-def started(pool: ThreadPoolExecutor, *requests: OrderRequest) -> Future[Mapping[UUID, Refusal]]:
-    """Start to save in another transaction, which must wait for the open one."""
-    answer = begin(pool, partial(saved, *requests))
-    assert not answer.done()
-    return answer
 
 
 @pytest.mark.parametrize("gone", ["deleted", "deactivated", "never there"])
@@ -214,7 +223,7 @@ def test_concurrent_orders_of_a_customer_share_the_limit(make: Make, customer: i
 def test_without_the_locked_count_they_exceed_it(
     make: Make, offer: OnSale, customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Negative control: if the count is read without a lock, an order saved meanwhile exceeds the limit."""
+    """Negative control: if the count is read without a lock, two concurrent orders exceed the limit."""
     counting = saving.INSERT[
         saving.INSERT.index("INSERT INTO shop_allowance") : saving.INSERT.index("SELECT id, sku, taken")
     ]
@@ -281,22 +290,16 @@ def test_a_later_limit_counts_earlier_orders(make: Make, customer: int) -> None:
 @pytest.mark.parametrize("commits", [True, False])
 def test_an_order_waits_for_an_allowance_that_is_being_returned(make: Make, customer: int, commits: bool) -> None:
     orders, request = place_two(make), make(("a", 5), limit=5)
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            return_units(orders)
-            answer = started(pool, request)
-            transaction.set_rollback(not commits)
-        refusals = answer.result(WAIT_TIMEOUT)
-
+    refusals = while_another_waits(partial(saved, request), before=partial(return_units, orders), commits=commits)
     assert kinds(refusals) == ({} if commits else {request.id: OverLimit})
     assert taken() == {(customer, "a"): 5 if commits else 3, (customer, "b"): 0 if commits else 1}
 
 
 def rejected(refused: Mapping[OrderRequest, str]) -> int:
     """Reject the requests, commit, and return the number of statements."""
-    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+    with open_transaction() as statements:
         reject(refused)
-    return len(queries)
+    return len(statements)
 
 
 @pytest.mark.parametrize("orders", [0, 1, 100])
@@ -319,27 +322,20 @@ def test_rejecting_again_changes_nothing(make: Make, customer: int) -> None:
 
 
 def test_rejected_orders_with_a_used_key_have_their_ids_as_keys(make: Make) -> None:
-    """Rejected orders whose key is in use get their ids as keys, because each needs an outcome."""
+    """The id of a rejected order becomes its key if another order has the key. Each rejected order has a row."""
     first, second, third = (make(key="one") for _ in range(3))
     saved(first)
     for _ in range(2):
         rejected({second: "already placed", third: "already placed"})
-    assert dict(Order.objects.values_list("pk", "state")) == {
-        first.id: "pending", second.id: "rejected", third.id: "rejected"
+    assert set(Order.objects.values_list("pk", "state", "key")) == {
+        (first.id, "pending", "one"), (second.id, "rejected", str(second.id)), (third.id, "rejected", str(third.id))
     }  # fmt: skip
-    assert Order.objects.get(key="one").pk == first.id
 
 
 def test_a_rejection_waits_for_an_uncommitted_order_with_the_key(make: Make) -> None:
     first, second = (make(key="mine") for _ in range(2))
-    with ThreadPoolExecutor(1) as pool:
-        with transaction.atomic():
-            assert save([first]) == {}
-            rejecting = begin(pool, partial(rejected, {second: "no"}))
-            assert not rejecting.done()
-        rejecting.result(WAIT_TIMEOUT)
-    states = dict(Order.objects.values_list("pk", "state"))
-    assert states == {first.id: "pending", second.id: "rejected"}
+    while_another_waits(partial(rejected, {second: "no"}), before=partial(save, [first]))
+    assert dict(Order.objects.values_list("pk", "state")) == {first.id: "pending", second.id: "rejected"}
     assert OrderItem.objects.filter(order=second.id).count() == 1
 
 
