@@ -30,8 +30,6 @@ TWICE = {
     # Protocols of the explorer, and the classes of the lab that implement them.
     "Experiment",
     "VirtualClock",
-    # A rename would put the stored results of all comparisons out of date.
-    "Refusal",
 }
 """Names that more than one class may have."""
 

@@ -159,7 +159,7 @@ class RedisLock(Lock):
             self._strike(token)
             raise
 
-    def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | Refusal:
+    def _ask(self, token: str, deadline: float, *, waits: bool, on: Any = None) -> Lease | NotGranted:
         """Ask the server once for the lock. Return the lease or the refusal."""
         started = self._clock()
         keys = (self._key, self._fence, self._waiters, self._wake)
@@ -180,9 +180,9 @@ class RedisLock(Lock):
                 raise
         # The key expires after its last millisecond, so add one millisecond. A key without an expiry was not set by a
         # lock.
-        return Refusal(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
+        return NotGranted(started, min((figure + 1) / 1000, self.ttl) if figure >= 0 else self.ttl)
 
-    def _wait(self, token: str, deadline: float, refused: Refusal | None) -> Lease | None:
+    def _wait(self, token: str, deadline: float, refused: NotGranted | None) -> Lease | None:
         """Wait until the lock is granted, and return the lease, or None if the deadline passes first.
 
         Args:
@@ -314,7 +314,7 @@ FairRedisLock = RedisLock
 order."""
 
 
-class Refusal(NamedTuple):
+class NotGranted(NamedTuple):
     """The answer to a request that was refused because another holder has the lock.
 
     Attributes:

@@ -15,7 +15,7 @@ import redis
 from locking import Lease, LockUnavailable, RedisLock, force_release, held
 from locking._ids import new_token
 from locking.lease import validity
-from locking.redis.lock import Refusal
+from locking.redis.lock import NotGranted
 from locking.redis.own_connections import own_connections
 from locking.redis.waiting import Waiter
 from tests.locking import actors
@@ -221,12 +221,12 @@ class TestHandOver:
 class TestTimeOfAGrant:
     """The lifetime of a grant by release counts from the waiter's last refused request."""
 
-    def handed(self, lock: RedisLock, client: redis.Redis) -> tuple[str, str, Refusal]:
+    def handed(self, lock: RedisLock, client: redis.Redis) -> tuple[str, str, NotGranted]:
         """Return a grant that a waiter would pop, the waiter's token, and the refusal of its request."""
         with RedisLock(client, "wait", ttl=30.0).hold():
             token = new_token()
             refused = lock._ask(token, float("inf"), waits=True)
-            assert isinstance(refused, Refusal)
+            assert isinstance(refused, NotGranted)
         return client.lpop(WAKE).decode(), token, refused
 
     def test_a_fresh_grant_counts_from_the_request(self, client: redis.Redis) -> None:
