@@ -18,7 +18,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError, transaction
 from django.test import override_settings
-from django.urls import resolve
+from django.urls import reverse
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -190,6 +190,9 @@ class TestWebProcesses:
             assert send(port, offer, buyer, "mine") == 201
             replayed = {"strategy": "guarded-update", "result": "replayed"}
             wait_for(lambda: told("shop_orders_total", replays + 1, **replayed), "one more to be written")
+            # Browsers without JavaScript order by a form. It is refused here, because it has no CSRF token.
+            assert ask(port, "POST", "/sales/any/buy/")[0] == 403
+            wait_for(lambda: told("shop_order_request_seconds_count", 1, status="403"), "the form to be counted")
 
 
 def test_the_refusals_of_very_many_sales_add_few_series() -> None:
@@ -343,7 +346,7 @@ def assert_waits_are_told(port: int, log: Path, operator: str, redis: Redis, gro
     assert 1 <= grown("shop_group_commit_orders_count") < 4, "some were saved together"
     assert value(before, "shop_postgres_pool_connections") == size
     assert grown("shop_postgres_pool_waits_total") >= 1
-    assert grown("shop_postgres_pool_wait_seconds_total") > 0
+    wait_for(lambda: grown("shop_postgres_pool_wait_seconds_total") > 0, "the wait to be written when it has ended")
     assert milliseconds(overview(port, operator), "p99") >= 1000 * LOCK_WAIT, "the slowest have waited"
 
 
@@ -459,7 +462,10 @@ def test_who_may_read(token: str, address: str, headers: dict[str, str], may: bo
 
 
 def test_orders_are_measured_where_they_are_placed() -> None:
-    assert resolve(door.ORDERS).view_name == "api-orders"
+    for path in (reverse("api-orders"), reverse("buy", args=["tonight"])):
+        assert door.PLACES_ORDER.fullmatch(path)
+    for path in (reverse("orders"), reverse("sale", args=["tonight"]), reverse("api-order", args=[uuid4()])):
+        assert not door.PLACES_ORDER.fullmatch(path)
 
 
 @pytest.mark.parametrize(
