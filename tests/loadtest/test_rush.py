@@ -18,7 +18,7 @@ from django.core.management import CommandError, call_command
 from redis import Redis
 
 from inventory.models import StockItem
-from inventory.strategies.registry import NAMES
+from inventory.strategies.registry import DEFAULT, NAMES
 from loadtest import outcome
 from loadtest.burst import Burst
 from loadtest.local_shop import free_port
@@ -78,7 +78,7 @@ def test_orders_of_several_units_leave_a_remainder(manage: Manage, shop: str) ->
 def test_the_time_limit_ends_the_burst_with_a_verdict(manage: Manage, shop: str) -> None:
     burst = ("--stock", "20000", "--clients", "10", "--seconds", "3")
     status, results = rush_all(manage, "--url", shop, *burst)
-    result = results["guarded-update"]
+    result = results[DEFAULT]
     assert status == 0
     assert 0 < result["sold"] == result["answered"] == result["attempted"] < 20000
     assert (result["errors"], result["conserved"]) == (0, True)
@@ -148,7 +148,7 @@ def test_the_summary_says_what_is_broken(figures: dict[str, object], sound: bool
 
 
 def burst_of(offer: OnSale, strategy: str, units: int) -> Burst:
-    return Burst(strategy, "", offer.sale, offer.products, units, units, customers=[])
+    return Burst(strategy, "", offer.sale, offer.products, offer.price, units, units, customers=[])
 
 
 @pytest.mark.django_db(transaction=True)
@@ -189,14 +189,14 @@ def test_an_order_that_is_still_queued_is_not_missing(redis: Redis, monkeypatch:
 
 @pytest.mark.django_db
 def test_more_orders_than_parameters_of_a_statement_are_looked_up() -> None:
-    burst = Burst("guarded-update", "", 1, {"a": 1}, 1, 1, customers=[])
+    burst = Burst("guarded-update", "", 1, {"a": 1}, "9.90", 1, 1, customers=[])
     assert outcome.count_missing(burst, [str(uuid4()) for _ in range(65_600)]) == 65_600
 
 
 def test_without_json_the_verdict_is_a_line(manage: Manage) -> None:
     done = manage("rush", "--stock", "3", "--clients", "4")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "guarded-update: conserved: 3 of 3 sold, each once"
+    assert done.stdout.splitlines()[-1] == f"{DEFAULT}: conserved: 3 of 3 sold, each once"
 
 
 @pytest.mark.parametrize("url", ["shop", "127.0.0.1:8000", "http://127.0.0.1:port", "http://two words", "http://[::1"])
@@ -289,7 +289,7 @@ def json_lines(environment: dict[str, str], *arguments: str) -> Iterator[subproc
         (("--clients", "-1"), "--clients"),
         (("--clients", "20001"), "one machine can run at most 20,000 buyers"),
         (("--strategy", "compute-and-overwrite"), "needs --rung"),
-        (("--strategy", "redlock"), "need REDLOCK_URLS"),
+        (("--strategy", "redlock"), "REDLOCK_URLS for redlock"),
         (("--rung", "lua"), "lua is a strategy: use --strategy lua"),
         (("--help",), "Exit status 0 when no unit was sold twice and no order was lost"),
     ],
