@@ -18,6 +18,7 @@ class Burst:
         rung: a flawed way of selling in the lab (a rung); empty to sell with `strategy`.
         sale: id of the sale.
         products: product ids by sku.
+        price: price of one unit of each sku, with two decimals.
         stock: units of each sku.
         quantity: units in each order of a single sku. With several skus, each order has 1 to 3 random units.
         customers: user ids; each user places one order.
@@ -28,6 +29,7 @@ class Burst:
     rung: str
     sale: int
     products: dict[str, int]
+    price: str
     stock: int
     quantity: int
     customers: list[int]
@@ -46,7 +48,7 @@ class Burst:
 
     def body(self, cart: dict[str, int]) -> dict[str, Any]:
         """Return the request body that orders a cart."""
-        items = [{"product": self.products[sku], "quantity": units} for sku, units in cart.items()]
+        items = [{"product": self.products[sku], "quantity": units, "price": self.price} for sku, units in cart.items()]
         return {"sale": self.sale, "items": items}
 
     def next_customer(self) -> int | None:

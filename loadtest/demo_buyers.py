@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 from inventory import stock
 from loadtest.preparation import create_customers
 from loadtest.tokens import access_token
-from shop.models import Order, Product, Sale
+from shop.models import Order, Product, Sale, SaleItem
 from shop.orders import payments
 
 AT_ONCE = 12
@@ -101,7 +101,11 @@ class DemoBuyers:
             self._bought[sale] = Bought(int(PAID * units_of(self.sales[sale])))
         bought = self._bought[sale]
         product = random.choice(self.sales[sale])  # noqa: S311 - no secret
-        order = self._post("/api/orders/", customer, {"sale": sale, "items": [{"product": product, "quantity": 1}]})
+        item = SaleItem.objects.filter(sale=sale, product=product).first()
+        if item is None:
+            return  # An operator has removed the product from the sale.
+        items = [{"product": product, "quantity": 1, "price": f"{item.price:.2f}"}]
+        order = self._post("/api/orders/", customer, {"sale": sale, "items": items})
         if "id" not in order:
             return
         bought.orders += 1

@@ -29,6 +29,9 @@ class ShopNotFound(Exception):
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 NO_STRATEGY = ""
 """The strategy of a sale of a rung. Neither the admin nor the storefront lists a sale without a strategy."""
+PRICE = "9.90"
+"""Price of one unit in a burst."""
+
 BURST_TITLE = "Burst: "
 """Prefix of the name of each sale that is made for a burst."""
 
@@ -114,7 +117,7 @@ def prepare(
         strategy=NO_STRATEGY if rung else strategy,
     )
     for sku, product in products.items():
-        SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=limit)
+        SaleItem.objects.create(sale=sale, product=product, price=Decimal(PRICE), limit=limit)
         if rung:
             call_lab(host, "PUT", f"/lab/stock/{sku}/", customers[0], {"received": units})
         else:
@@ -126,6 +129,7 @@ def prepare(
         rung=rung,
         sale=sale.pk,
         products={sku: product.pk for sku, product in products.items()},
+        price=PRICE,
         stock=units,
         quantity=quantity,
         customers=customers,

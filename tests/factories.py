@@ -98,10 +98,11 @@ def new_customer(name: str = "") -> int:
 
 @dataclass(frozen=True, slots=True)
 class OnSale:
-    """A sale, with a dict from sku to product id."""
+    """A sale, with a dict from sku to product id, and the price of each unit."""
 
     sale: int
     products: Mapping[str, int]
+    price: str = "9.90"
 
     def cart(self, **units: int) -> dict[int, int]:
         """Return quantities by product id, the form of a cart that the shop expects."""
@@ -193,7 +194,7 @@ def on_sale(
                 Sale.objects.filter(pk=sale).update(preheated_at=Now())
         else:
             preheat_sale(sale)
-    return OnSale(sale, products)
+    return OnSale(sale, products, price)
 
 
 def close_now(offer: OnSale) -> None:

@@ -36,7 +36,7 @@ TICKET_PARAMETER = OpenApiParameter(
     description="The ticket of the sale's waiting room, if it has one.",
 )
 EXAMPLE_ORDER = OpenApiExample(
-    "One unit", value={"sale": 1, "items": [{"product": 1, "quantity": 1}]}, request_only=True
+    "One unit", value={"sale": 1, "items": [{"product": 1, "quantity": 1, "price": "79.00"}]}, request_only=True
 )
 
 

@@ -54,7 +54,6 @@ class NewOrderItemSerializer(serializers.Serializer[Any]):
     price = AmountField(
         max_digits=16,
         decimal_places=2,
-        required=False,
         help_text="Price of one unit that the customer was shown. If it has changed, the answer is `price-changed`.",
     )
 
@@ -73,7 +72,7 @@ class NewOrderSerializer(serializers.Serializer[Any]):
         quantities = {item["product"]: item["quantity"] for item in attrs["items"]}
         if len(quantities) != len(attrs["items"]):
             raise serializers.ValidationError({"items": ["List each product only once."]})
-        prices = {item["product"]: item["price"] for item in attrs["items"] if "price" in item}
+        prices = {item["product"]: item["price"] for item in attrs["items"]}
         return {"sale": attrs["sale"], "quantities": quantities, "expected_prices": prices}
 
 

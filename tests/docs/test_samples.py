@@ -44,7 +44,7 @@ def test_the_samples_run(page: str, live_server: Any, redis: Redis, settings: An
     run(before)
     if payments:
         settings.PAYMENT_SECRET = "shared-with-the-provider"
-        body = {"sale": sale.pk, "items": [{"product": products[1], "quantity": 1}]}
+        body = {"sale": sale.pk, "items": [{"product": products[1], "quantity": 1, "price": "59.90"}]}
         run(payments.replace("THE-ORDER", Buyer(new_customer()).order(body).json()["id"]))
 
 

@@ -16,6 +16,7 @@ from loadtest.tokens import access_token
 from tests.waiting import WAIT_TIMEOUT
 
 BUYERS = 16
+PRICE = "9.90"  # of each product
 RETRY = {0, 429, 502, 503, 504}  # 500 is missing, because no fault excuses an internal error
 PAUSE = 0.05  # seconds between retries; shorter than the shop requests, to keep it busy
 RESPONSE_TIMEOUT = 15.0  # seconds
@@ -104,7 +105,8 @@ class ShopClient:
 
     def buy(self, purchase: Purchase, postpone: Callable[[], bool]) -> None:
         """Send the order until the answer is an order or a refusal, always with the same idempotency key."""
-        body = {"sale": purchase.sale, "items": [{"product": product, "quantity": n} for product, n in purchase.cart]}
+        items = [{"product": product, "quantity": n, "price": PRICE} for product, n in purchase.cart]
+        body = {"sale": purchase.sale, "items": items}
         headers = {"Idempotency-Key": purchase.key}
         purchase.answered = purchase.postponed = False
         deadline = time.monotonic() + WAIT_TIMEOUT

@@ -24,7 +24,7 @@ from shop.models import Order, Product, Sale, SaleItem
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
 from shop.sold import saved
-from tests.faults.buyers import BUYERS, Crowd, Purchase
+from tests.faults.buyers import BUYERS, PRICE, Crowd, Purchase
 from tests.faults.faults import CONTROLS, FAULTS
 from tests.faults.parts import Parts, wait_until_idle
 from tests.waiting import WAIT_TIMEOUT
@@ -110,7 +110,7 @@ def open_sale(strategy: str) -> tuple[int, dict[str, int]]:
         for number in range(SKUS):
             product = Product.objects.create(sku=f"round-{sale.pk}-{number}", name=f"Part {number}")
             stock.deliver(product.sku, UNITS)
-            SaleItem.objects.create(sale=sale, product=product, price=Decimal("9.90"), limit=SKUS * UNITS)
+            SaleItem.objects.create(sale=sale, product=product, price=Decimal(PRICE), limit=SKUS * UNITS)
             products[product.sku] = product.pk
     preheat_sale(sale.pk)
     return sale.pk, products

@@ -171,7 +171,8 @@ def explained_title(problem: str) -> str:
 
 def order_body(offer: OnSale, **units: int) -> dict[str, Any]:
     """Return the JSON body of an order request."""
-    items = [{"product": product, "quantity": quantity} for product, quantity in offer.cart(**units).items()]
+    cart = offer.cart(**units)
+    items = [{"product": product, "quantity": cart[product], "price": offer.price} for product in cart]
     return {"sale": offer.sale, "items": items}
 
 

@@ -50,7 +50,7 @@ def send(buyer: Buyer, body: bytes | str, content_type: str = "application/json"
 NO_INTEGERS = ["1", 1.0, 1.5, True, False, None, [], [1], {}, {"id": 1}, "", "\x00", "1e3"]
 NO_IDS = [0, -1, -(2**63), -(2**63) - 1, 2**63, 2**64, 10**30]
 NO_QUANTITIES = [0, -1, MAX_QUANTITY + 1, 2**31, 2**63, 10**30, -(10**30)]
-ITEM = {"product": 1, "quantity": 1}
+ITEM = {"product": 1, "quantity": 1, "price": "9.90"}
 
 
 def invalid_bodies() -> Iterator[Any]:
@@ -70,8 +70,10 @@ def invalid_bodies() -> Iterator[Any]:
     yield {"items": [ITEM]}, ["#/sale"]
     yield {"sale": 1}, ["#/items"]
     yield {"sale": 1, "items": [ITEM, ITEM]}, ["#/items"]
-    several = ["#/sale", "#/items/0/quantity", "#/items/1/product", "#/items/1/quantity"]
-    yield {"sale": "1", "items": [{"product": 1}, {"product": 0, "quantity": True}]}, several
+    for missing in ITEM:
+        yield {"sale": 1, "items": [{name: ITEM[name] for name in ITEM if name != missing}]}, [f"#/items/0/{missing}"]
+    several = ["#/sale", "#/items/0/quantity", "#/items/0/price", "#/items/1/product", "#/items/1/quantity"]
+    yield {"sale": "1", "items": [{"product": 1}, {**ITEM, "product": 0, "quantity": True}]}, several
 
 
 def test_every_invalid_field_is_named(buyer: Buyer, subtests: pytest.Subtests) -> None:
@@ -81,7 +83,7 @@ def test_every_invalid_field_is_named(buyer: Buyer, subtests: pytest.Subtests) -
 
 
 def test_numbers_must_be_json_integers(buyer: Buyer, subtests: pytest.Subtests) -> None:
-    body = '{"sale": %s, "items": [{"product": 1, "quantity": 1}]}'
+    body = '{"sale": %s, "items": [{"product": 1, "quantity": 1, "price": "9.90"}]}'
     for number in ("1e400", "-1e400", "NaN", "Infinity", "1e0", "0x1", "01", "1_0", "9" * 5000):
         with subtests.test(number=number[:10]):
             problem = assert_problem(send(buyer, body % number), 400, "invalid")
@@ -89,7 +91,7 @@ def test_numbers_must_be_json_integers(buyer: Buyer, subtests: pytest.Subtests) 
 
 
 def test_too_many_items_are_refused(buyer: Buyer, offer: OnSale) -> None:
-    items = [{"product": product, "quantity": 1} for product in range(1, MAX_ITEMS + 2)]
+    items = [{**ITEM, "product": product} for product in range(1, MAX_ITEMS + 2)]
     for count, is_too_many in ((MAX_ITEMS + 1, True), (MAX_ITEMS, False)):
         body = {"sale": offer.sale, "items": items[:count]}
         problem = assert_problem(buyer.order(body), 400, "invalid", pointers=["#/items"])
@@ -103,7 +105,7 @@ def test_an_unknown_sale_or_product_is_named(buyer: Buyer, offer: OnSale) -> Non
         assert_problem(buyer.order({**body, "sale": sale}), 400, "invalid", pointers=["#/sale"])
     elsewhere = on_sale({"c": 5}).products["c"]
     for product in (elsewhere, elsewhere + 1, 2**63 - 1):
-        items = [*body["items"], {"product": product, "quantity": 1}]
+        items = [*body["items"], {**ITEM, "product": product}]
         assert_problem(buyer.order({**body, "items": items}), 400, "invalid", pointers=["#/items"])
 
 

@@ -66,7 +66,7 @@ class Shop:
         match case.operation.label:
             case "POST /api/orders/" if NewOrderSerializer(data=body).is_valid() and body["sale"] % 2:
                 body["sale"] = self.offer.sale
-                body["items"] = [{"product": self.offer.products["a"], "quantity": body["items"][0]["quantity"]}]
+                body["items"] = order_body(self.offer, a=body["items"][0]["quantity"])["items"]
             case "GET /api/orders/{order}/" | "POST /api/orders/{order}/pay/" | "POST /api/orders/{order}/cancel/" if (
                 is_uuid(path["order"])
             ):

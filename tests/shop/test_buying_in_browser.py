@@ -262,21 +262,21 @@ def test_at_the_limit_the_page_says_so_and_leads_to_the_orders(enter: Enter) -> 
     assert orders_in() == 1
 
 
-@pytest.mark.parametrize("sent", [True, False])
-def test_a_new_price_is_shown_and_asked_for(enter: Enter, *, sent: bool) -> None:
-    """Negative control: an order without the shown price sells at the new one."""
+@pytest.mark.parametrize("as_shown", [True, False])
+def test_a_new_price_is_shown_and_asked_for(enter: Enter, *, as_shown: bool) -> None:
+    """Negative control: an order with the new price is sold, although the page shows another one."""
     customer, offer, address = prepared(price="9.90")
     context = enter(customer)
     page = opened(context, address)
     shows(page, EN["buy"])
     context.route("**/now.json", lambda route: route.abort())  # Keep the new price from the page.
     SaleItem.objects.filter(sale=offer.sale).update(price=Decimal("12.00"))
-    if not sent:
-        context.route(ORDERS, without_price)
+    if not as_shown:
+        context.route(ORDERS, with_new_price)
         # Wait until the web server reads the price again, which it caches for a second.
         page.wait_for_timeout(1100)
     button(page).click()
-    if sent:
+    if as_shown:
         shows(page, EN["price"])
         expect(page.locator(".note")).to_contain_text("The price is now 12.00 EUR, not 9.90 EUR. Nothing was bought.")
         assert orders_in() == 0
@@ -285,9 +285,9 @@ def test_a_new_price_is_shown_and_asked_for(enter: Enter, *, sent: bool) -> None
     assert list(OrderItem.objects.values_list("price", flat=True)) == [Decimal("12.00")]
 
 
-def without_price(route: Route) -> None:
+def with_new_price(route: Route) -> None:
     body = route.request.post_data_json
     assert body is not None
     for item in body["items"]:
-        del item["price"]
+        item["price"] = "12.00"
     route.continue_(post_data=body)

@@ -107,7 +107,7 @@ class Fuzzer:
         """Return a content type and a body: an order that may be valid, odd JSON, a form, or bytes."""
         match self.random.randrange(5):
             case 0 | 1:
-                item: dict[str, Any] = {"product": int(self.valid["product"][0]), "quantity": 1}
+                item: dict[str, Any] = {"product": int(self.valid["product"][0]), "quantity": 1, "price": "9.90"}
                 order: dict[str, Any] = {"sale": int(self.valid["sale"][0]), "items": [item]}
                 for _ in range(self.random.choice((0, 0, 1, 2))):
                     self.random.choice([order, item])[self.random.choice(self.valid["field"])] = self.value()
@@ -187,7 +187,7 @@ def test_no_request_finds_an_error_of_the_shop(seed: int, fuzzed: dict[str, Any]
             answers[response.status] += 1
             if response.status >= 500 and not (response.status == 503 and response.headers["Retry-After"]):
                 errors.append((method, path, headers, body[:200], response.status, text[:200]))
-        item = {"product": int(fuzzed["valid"]["product"][0]), "quantity": 1}
+        item = {"product": int(fuzzed["valid"]["product"][0]), "quantity": 1, "price": "9.90"}
         order = {"sale": int(fuzzed["valid"]["sale"][0]), "items": [item]}
         sent = {"Idempotency_Key": "the-last-one", "Content_Type": "application/json", **fuzzed["callers"]["customer"]}
         last, *_ = ask(port, "POST", "/api/orders/", json.dumps(order), **sent)

@@ -54,7 +54,7 @@ from tests.inventory.test_locks_on_servers import forget_clients
 from tests.lock_servers import SERVERS, needs_zookeeper
 from tests.locking.proxy import Proxy
 from tests.pgbouncer import PgBouncer, needs_pgbouncer, running_pgbouncer
-from tests.shop.conftest import assert_conserved, buy
+from tests.shop.conftest import assert_conserved, buy, order_body
 from tests.shop.test_settings import read
 from tests.shop.test_silent_postgres import proxy
 from tests.shop.web_server import CHECKOUT, ask, web_server
@@ -468,8 +468,7 @@ def shop_through(pooler: PgBouncer) -> Iterator[int]:
 def order_body_of(strategy: str, sku: str) -> str:
     """Put two products on sale. Return the body of an order for both."""
     offer = on_sale({f"{sku}-1": 30, f"{sku}-2": 30}, strategy=strategy)
-    items = [{"product": product, "quantity": 1} for product in offer.products.values()]
-    return json.dumps({"sale": offer.sale, "items": items})
+    return json.dumps(order_body(offer, **dict.fromkeys(offer.products, 1)))
 
 
 @pytest.mark.slow

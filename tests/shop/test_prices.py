@@ -72,7 +72,6 @@ def test_a_retry_gets_its_order_at_the_price_of_the_first_request(buyer: Buyer, 
         assert (again.json()["id"], again.json()["total"]) == (first["id"], "10.00"), saved
         assert again.headers["Idempotent-Replayed"] == "true"
         assert_problem(buyer.order(body_with_price(offer, "99.00"), key="mine"), 422, "key-reused")
-        assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 422, "key-reused")
         save_queued()
     assert OrderItem.objects.get().price == Decimal("10.00")
 
@@ -82,7 +81,7 @@ def test_the_newest_price_is_asked_for_before_an_order_is_refused(buyer: Buyer) 
     buyer.order(body_with_price(offer, "10.00"))
     set_price("99.00")  # Another process may show this price already.
     assert buyer.order(body_with_price(offer, "99.00")).json()["total"] == "99.00"
-    assert buyer.order(order_body(offer, a=1)).json()["total"] == "99.00", "the cache has the new price"
+    assert buyer.order(body_with_price(offer, "99.00")).json()["total"] == "99.00", "the cache has the new price"
 
 
 def test_each_changed_price_of_a_cart_is_named(buyer: Buyer) -> None:
@@ -166,5 +165,7 @@ def test_a_cart_that_costs_something_is_pending(buyer: Buyer) -> None:
     offer = on_sale({"a": 3, "b": 3}, price="0.00")
     set_price("0.01", product__sku="b")
     offers.cache.clear()
-    answer = buyer.order(order_body(offer, a=1, b=1)).json()
+    body = order_body(offer, a=1, b=1)
+    body["items"][1]["price"] = "0.01"
+    answer = buyer.order(body).json()
     assert (answer["state"], Order.objects.get().state) == ("pending", "pending")

@@ -18,6 +18,7 @@ from shop import limits
 from shop.postgres import BoundedConnection
 from tests.factories import new_customer, on_sale
 from tests.locking.proxy import Proxy
+from tests.shop.conftest import order_body
 from tests.shop.web_server import ask, connect, received, web_server
 from tests.waiting import wait_for
 
@@ -85,7 +86,7 @@ def test_every_connection_notices_a_server_that_is_gone() -> None:
 def test_queued_orders_go_on_while_postgres_is_silent(proxy: Proxy) -> None:
     """The first orders wait until their connection gives up. Then one caller at a time queries Postgres."""
     offer = on_sale({"a": 100}, strategy="lua-queue")
-    body = json.dumps({"sale": offer.sale, "items": [{"product": offer.products["a"], "quantity": 1}]})
+    body = json.dumps(order_body(offer, a=1))
     headers = {"Content_Type": "application/json", "Idempotency_Key": "one"}
     tokens = [f"Bearer {access_token(new_customer())}" for _ in range(61)]
 
