@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 LONGEST_SECONDS = 1_000_000
-"""Limit of every TTL, timeout and pause: 11 days. Sockets and servers count milliseconds in 32 bits, so even twice this
-limit still fits. A time limit of 50 days would overflow and end immediately."""
+"""Limit of every TTL, timeout and pause: 11 days. Sockets and servers count milliseconds in signed 32-bit numbers, so
+even twice this limit still fits. A time limit of 25 days would overflow."""
 
 LARGEST_COUNT = 2**63 - 1
 """Limit of every count: servers and Python's iterators count in signed 64-bit numbers."""

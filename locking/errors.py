@@ -18,4 +18,7 @@ class NotOwner(LockError):
 
 
 class LockUnavailable(LockError):
-    """The lock server could not be reached or did not answer, so the state of the lock is unknown. Try again."""
+    """The lock server could not be reached, did not answer in time, or refused the request. Try again.
+
+    The state of the lock may be unknown: a request without an answer can still take effect.
+    """

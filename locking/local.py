@@ -249,7 +249,7 @@ class ProcessLock(Lock):
             raise
 
     def _open(self) -> FileIO:
-        """Open the lock file again. A `flock` belongs to an open file, not to a process."""
+        """Open the lock file. Each acquire needs an open file of its own, because `flock` locks an open file."""
         try:
             # A fork waits for the mutex, so no fork happens between the next two lines. A forked child closes only the
             # files that it finds in `_files`.

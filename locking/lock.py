@@ -53,8 +53,8 @@ class Capabilities:
 class Lock(ABC):
     """Base class of every lock.
 
-    A lock object holds no state of its holder, so any number of threads, tasks or greenlets may share it. It is not
-    re-entrant unless its capabilities say so: a holder that acquires the lock again would wait for itself.
+    Any number of threads, tasks or greenlets may share a lock object. A lock is re-entrant only if its capabilities say
+    so: otherwise a holder that acquires the lock again waits for itself.
 
     Subclasses define how to acquire, extend and release. `Lease` is the same for all, and decides when a grant is lost.
 
@@ -110,7 +110,7 @@ class Lock(ABC):
             The lease, or None if another holder had the lock until `timeout` was over.
 
         Raises:
-            LockUnavailable: the server could not be reached or did not answer.
+            LockUnavailable: the server could not be reached, did not answer, or refused the request.
             ValueError: `timeout` is out of range, or was given although `blocking` is False.
         """
 
@@ -130,7 +130,7 @@ class Lock(ABC):
 
         Raises:
             LockTimeout: the lock was not granted in time.
-            LockUnavailable: the server could not be reached or did not answer; raised on entry only.
+            LockUnavailable: as for `acquire`; raised on entry only.
             ValueError: `timeout` is out of range.
         """
         lease = self.acquire(timeout=timeout)

@@ -123,7 +123,7 @@ class ReentrantLock(Lock):
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`. If the caller owns the lock, the server is not asked."""
-        wait_timeout(blocking, timeout)  # raises ValueError for wrong arguments, even if the caller holds the lock
+        wait_timeout(blocking, timeout)  # check the arguments even if the caller holds the lock
         key = (os.getpid(), self._hashable_owner())
         held = self._grants.get(key)
         if held is not None and (lease := held.enter(self)) is not None:

@@ -46,8 +46,8 @@ class HeldLock:
 
     Attributes:
         name: name of the lock.
-        owner: host, process id and thread name of the holder, for display only. Empty after a release has handed the
-            lock to a waiter, until the first renewal of the waiter's lease.
+        owner: host, process id and thread name of the holder, for display only. Empty after a waiter was handed the
+            lock, until the waiter's lease is first renewed.
         fence: fencing token of the grant; None if its key is missing.
         age: seconds since the grant, by the server's clock; None without a fence.
         ttl: seconds until the grant expires unless it is renewed; None if the key does not expire.
@@ -98,7 +98,7 @@ def force_release(client: Client, name: str, *, by: str, fence: int | None = Non
     The holder works on until it notices its loss: at the next renewal, or in `check()` once its lifetime is over. Use
     this only if every write is guarded by the fence, or if the holder is known to be dead.
 
-    It logs an entry before the request, because the answer may be lost, and another entry after success.
+    One warning is logged before the request, because the answer may be lost, and another one after success.
 
     Args:
         client: client of the server or cluster.

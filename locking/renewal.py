@@ -217,10 +217,9 @@ class Watchdog:
                 self._wakes_at = min(self._wakes_at, time.monotonic() + pause)
 
     def _sleep(self) -> bool:
-        """Sleep until something may be due, and return whether any lease is left.
+        """Sleep until a lease may be due, and return whether any lease is left.
 
-        Leases are counted only after the sleep, so a lease that is granted and released meanwhile does not wake the
-        thread.
+        A release does not wake the thread: many leases are granted and released during one sleep.
         """
         with self._condition:
             while self._wakes_at < math.inf and (pause := self._wakes_at - time.monotonic()) > 0:

@@ -104,7 +104,7 @@ class EtcdLock(Lock):
         """Acquire the lock as described in `Lock.acquire`. The server has a second to answer even if `timeout` is less.
 
         Raises:
-            LockUnavailable: the server could not be reached or did not answer.
+            LockUnavailable: the server could not be reached, did not answer, or refused the request.
             ValueError: `timeout` is negative, or was given although `blocking` is False; or the shortest etcd lease
                 that this etcd grants is too long for the TTL of this lock.
         """
@@ -129,8 +129,8 @@ class EtcdLock(Lock):
         """Queue until the lock is granted, and return the lease, or None if the deadline passes first.
 
         Args:
-            token: id of the etcd lease. The client chooses it, so it can revoke the lease even if etcd's answer is
-                lost.
+            token: id of the etcd lease. The client chooses the id, so that it can revoke the lease even if etcd's
+                answer is lost.
             deadline: when to give up, on the lock's clock.
             alone: whether to join the queue only if it is empty.
 

@@ -154,7 +154,7 @@ class InsertLock(Lock):
 
         Raises:
             NoSuchLock: the table does not exist.
-            LockUnavailable: the server could not be reached or did not answer.
+            LockUnavailable: the server could not be reached, did not answer, or refused the request.
             ValueError: `timeout` is negative, or was given although `blocking` is False.
         """
         wait_seconds = wait_timeout(blocking, timeout)
@@ -215,7 +215,7 @@ class InsertLock(Lock):
                 raise
 
     def _insert(self, session: PostgresSession, token: str, *, first_in_queue: bool) -> Lease | HeldElsewhere:
-        """Ask the server once. Return the lease, or for how long another holder still has the lock."""
+        """Ask the server once for the lock. Return the lease or the refusal."""
         started = self._clock()
         values = (self.name, token, str(self.ttl), str(first_in_queue), self._queue_key)
         fence, left = ask_table(session, self.name, INSERT, *values)
@@ -271,10 +271,10 @@ class InsertLock(Lock):
 
 
 class HeldElsewhere(NamedTuple):
-    """The answer to an attempt that was refused because another holder has the lock.
+    """The answer to an attempt that was refused: the lock is held, or other clients wait for the lock.
 
     Attributes:
-        left: seconds until that holder's grant expires unless it is renewed.
+        left: seconds until the present grant expires unless it is renewed; the TTL if this time is unknown.
     """
 
     left: float

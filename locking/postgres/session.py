@@ -43,7 +43,7 @@ ANSWER_SECONDS = 10.0
 """Seconds that the server has to answer. The `timeout` of a caller limits only the wait for the lock."""
 
 SHORTEST_WAIT = 0.001
-"""Shortest time limit, in seconds. A limit of 0 would mean no limit."""
+"""Shortest time limit for a waiter, in seconds. A limit of 0 would mean a statement that does not wait."""
 
 
 class PostgresSession:

@@ -49,8 +49,8 @@ class SessionLock(Lock):
 
     A lease is lost when its connection ends, for instance because the backend was terminated or the server stopped.
     `lost`, `check()` and `remaining()` see this immediately; `on_lost` is called within a fraction of a second. If a
-    network drops packets silently, the client's TCP keepalives notice it after 11 to 16 seconds. This is well before
-    the server's own keepalives give the lock away. Until then, and while this machine is suspended, the lease counts as
+    network drops packets silently, the client's TCP keepalives notice it within 16 seconds. This is well before the
+    server's own keepalives give the lock away. Until then, and while this machine is suspended, the lease counts as
     held. `extend` only checks the connection, since there is no TTL to extend.
 
     A process that is stopped (SIGSTOP) keeps its connection, because its kernel answers the keepalives. A stopped
@@ -111,7 +111,7 @@ class SessionLock(Lock):
 
     @abstractmethod
     def _take(self, session: PostgresSession, left: float) -> SessionGrant | None:
-        """Ask for the lock, and wait for up to `left` seconds (0: do not wait). `lock_timeout` ends the wait.
+        """Ask for the lock, and wait for up to `left` seconds (0: do not wait). A timeout of the server ends the wait.
 
         Returns:
             The grant, or None if the server says that the lock is taken.

@@ -14,7 +14,7 @@ class RedisLease(Lease):
     Args:
         keys: the keys of the lock, of its fence, and of its waiters.
         holder: label of the holder, for display.
-        waited_as: the holder's token in the list of waiters, if a release has handed the lock to it; otherwise empty.
+        waited_as: the token under which the holder waited, if the lock was handed to it; otherwise empty.
         replicas: number of replicas that must have an extension before it counts.
     """
 

@@ -51,17 +51,17 @@ class RedisLock(Lock):
     If the lock is free then, the server offers it to the waiter that has slept longest.
 
     Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the offer of a release goes to
-    the next caller. If the holder has died too, the next caller makes the offer. A non-blocking attempt is then refused
-    once, and the next attempt gets the lock. Until a waiter takes an offer, the lock has no holder. A waiter can also
-    be stopped while its connection lives (SIGSTOP, a frozen machine). An offer to it delays the others for the TTL of
-    the releasing client, and then for up to one TTL of their own, until they ask again.
+    the next caller. If the holder has died too, the next request makes the server offer the lock to the dead waiters.
+    So this request is refused, and the request after it gets the lock. Until a waiter takes an offer, the lock has no
+    holder. A waiter can also be stopped while its connection lives (SIGSTOP, a frozen machine). An offer to this waiter
+    delays the others for the TTL of the releasing client. They ask again within one TTL of their own after that.
 
     Limits. Mutual exclusion holds as long as the server keeps its data and its clock is not set forward. A failover to
-    a replica that has not received the grant may grant the lock twice. Check the fence where you write: this protects
-    in this case, and against a paused holder. The fence is the server's time in microseconds, or the last fence + 1 if
-    that is greater. It decreases only if the server has lost the last fence, and its clock is behind that fence. The
-    last fence may be lost in a restart, or if a replica without that grant is promoted. It is also lost if its key is
-    evicted or deleted. The key expires ten TTLs after the last grant or renewal, but not within a minute.
+    a replica that has not received the grant may grant the lock twice. The fence protects in this case, and against a
+    paused holder: check it where you write. The fence is the server's time in microseconds, or the last fence + 1 if
+    that is greater. It decreases only if the server has lost the last fence, and the server's clock is behind that
+    fence. The last fence may be lost in a restart, or if a replica without that grant is promoted. It is also lost if
+    its key is evicted or deleted. The key expires ten TTLs, and at least a minute, after the last grant or renewal.
 
     Order. Processes get the lock in the order in which they began to wait. Threads of one process take turns in order
     of arrival, so a thread may get the lock after a later thread of another process.
@@ -130,7 +130,9 @@ class RedisLock(Lock):
         self._key, self._fence, self._waiters, self._wake = key, f"{key}:fence", f"{key}:waiters", f"{key}:wake"
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """Acquire the lock as described in `Lock.acquire`. The server has a second to answer even if `timeout` is less.
+        """Acquire the lock as described in `Lock.acquire`.
+
+        Even if `timeout` is less, the server has a second to answer, or the TTL if that is shorter.
 
         Raises:
             LockUnavailable: the server could not be reached, did not answer, refused a request, or answered after the
@@ -193,7 +195,8 @@ class RedisLock(Lock):
         leave, strike = partial(self._leave, token), partial(self._strike, token)
         give_up = partial(self._give_up, waited_as=token)
         pool = pool_of(self._client, self._key)
-        # A popped grant was made after the last refused request, so its lifetime is counted from that request.
+        # `asked` is the time of the last request that was refused before the pop began. A popped grant was made later,
+        # so counting its lifetime from `asked` is safe.
         asked = look_at = -math.inf
         if refused is not None:
             asked, look_at = refused.asked, self._clock() + refused.pause
@@ -232,11 +235,10 @@ class RedisLock(Lock):
             return lease
 
     def _accept(self, grant: str, waited_as: str, asked: float, on: Any = None) -> Lease | None:
-        """Return the lease of a grant that a release has made to this waiter, or None if the grant is over.
+        """Return the lease of a grant that this waiter has popped, or None if the grant is over.
 
-        The lifetime is counted from `asked`, the time of the last refused request. The grant is extended first in three
-        cases: much of its lifetime may have passed; the releasing client made it with another TTL; or replicas must
-        confirm it.
+        The lifetime is counted from `asked`, see `_wait`. The grant is extended first in three cases: much of its
+        lifetime may have passed; another client made it with another TTL; or replicas must confirm it.
         """
         fence, ttl = (int(part) for part in grant.split()[:2])
         lease = self._lease(grant, fence, asked, waited_as=waited_as)
@@ -315,7 +317,7 @@ order."""
 
 
 class NotGranted(NamedTuple):
-    """The answer to a request that was refused because another holder has the lock.
+    """The answer to a request that was refused: the lock is held, or is offered to sleeping waiters.
 
     Attributes:
         asked: time just before the request was sent, on the lock's clock.

@@ -27,7 +27,7 @@ MOST_IDLE = 32
 class OwnConnections:
     """Connections to the server of a client's pool.
 
-    A connection is not given back if its request failed or was interrupted. It closes with its last reference.
+    A connection whose request failed or was interrupted is closed, not given back.
 
     Args:
         pool: supplies the address and the settings. Only a weak reference to it is kept.

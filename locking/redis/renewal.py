@@ -105,7 +105,7 @@ class RenewalConnection:
         self._connection: Any = None
 
     def run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Any]:
-        """Run scripts in one round trip. Lost scripts, and replicas that must confirm, cost another round trip each.
+        """Run scripts in one round trip. Scripts that the server has lost, and a wait for replicas, cost one more each.
 
         Args:
             calls: what to run.

@@ -40,7 +40,7 @@ def most_wanted() -> tuple[list[HeldLock], str]:
 
 @permission_required(PERMISSION, raise_exception=True)
 def held_locks(request: HttpRequest) -> HttpResponse:
-    """Show each held lock with its owner, age, TTL, fence and number of waiters."""
+    """Show up to `MOST` held locks, each with its owner, age, TTL, fence and number of waiters."""
     locks, error = most_wanted()
     may_force = request.user.has_perm(FORCE)
     table = {

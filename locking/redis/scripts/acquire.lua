@@ -23,7 +23,7 @@ local fence = math.max(now_us, last + 1)
 -- The last fence may expire if the lock is unused for a long time: then the clock alone keeps the fence growing.
 local forgotten = math.max(10 * ttl, 60000)
 
--- The offer is unclaimed: the release granted the lock to its waiters, but none of them was blocked on the list.
+-- The offer is unclaimed: the lock was granted to its waiters, but none of them was blocked on the list.
 local unclaimed = holder and holder ~= token and redis.call('LINDEX', KEYS[4], 0) == holder
 local refused = holder and holder ~= token and not unclaimed
 

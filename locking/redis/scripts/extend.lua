@@ -1,7 +1,7 @@
 -- Keep the lock for the token that holds it. The script shortens the remaining time only if ARGV[5] says so.
 --
 -- KEYS[1]  lock: token of the holder
--- KEYS[2]  last grant: its fence and the label of its holder, for display; expires as late as after a new grant
+-- KEYS[2]  last grant: its fence and the label of its holder, for display; the script renews its expiry
 -- KEYS[3]  waiters
 -- ARGV[1]  token
 -- ARGV[2]  token under which the holder waited; empty if it did not wait
