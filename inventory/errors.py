@@ -1,4 +1,4 @@
-"""Errors raised when units cannot be taken from the stock. After each of them, nothing was sold."""
+"""Errors raised when units cannot be taken from the stock. Nothing was sold, but see `StockUnavailable`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from uuid import UUID
 
 
 class InventoryError(Exception):
-    """Base class: the order was not placed, and nothing was sold."""
+    """Base class of the errors of this package."""
 
 
 class SoldOut(InventoryError):
@@ -35,7 +35,7 @@ class TryAgain(InventoryError):
 
 
 class StockBusy(TryAgain):
-    """The lock was not granted in time. Or it expired, and a later holder has changed the stock."""
+    """The lock was not granted in time, a later holder has changed the stock, or the segments kept changing."""
 
 
 class StockElsewhere(TryAgain):
@@ -63,7 +63,7 @@ class StockNotLoaded(TryAgain):
 
 
 class StockUnavailable(TryAgain):
-    """A server that the strategy needs did not answer."""
+    """A server that the strategy needs did not answer. With `lua-queue`, the order may have been queued."""
 
 
 class UnknownStrategy(StockUnavailable):

@@ -6,7 +6,7 @@ from django.db.models import F, Q
 
 
 class StockItem(models.Model):
-    """The stock of one sku. Writes of `on_hand` are relative and guarded: `on_hand - n WHERE on_hand >= n`.
+    """The stock of one sku. A write of `on_hand` holds the row lock, or is guarded: `on_hand - n WHERE on_hand >= n`.
 
     `on_hand` counts only the unsplit stock. A strategy may move units to segments and unit rows, the tables below;
     `stock.all_on_hand` adds up all of them.

@@ -46,8 +46,8 @@ def reconcile(
 
     Args:
         on_sale: returns the strategy of each sku in an open or preheated sale. Copies of the stock of other skus are
-            removed. A repair that has found an error calls it again, so that a sale preheated meanwhile keeps its
-            copies.
+            removed. Before a repair removes copies, it calls `on_sale` again, so that a sale preheated meanwhile keeps
+            its copies.
         grace: seconds after which the reservation of an unsaved order counts as abandoned. If its process was only
             paused and the units are sold meanwhile, the guarded UPDATE refuses the order.
 

@@ -77,7 +77,7 @@ class Placement:
     """Where an accepted order is stored: committed in Postgres (`COMMITTED`), or on the queue in Redis.
 
     Args:
-        place: the order's place in the queue, from 1; a worker saves it later. None for a committed order.
+        place: the order's place in the queue, from 1; a worker saves the order later. None for a committed order.
     """
 
     COMMITTED: ClassVar[Placement]
@@ -92,8 +92,8 @@ Placement.COMMITTED = Placement()
 Save = Callable[[Sequence[OrderRequest]], Mapping[UUID, Refusal]]
 """Callback that writes orders in the open transaction, in a fixed number of statements.
 
-It returns the refusals by order id, and writes nothing for refused orders. It may also write the orders of other
-requests.
+It returns the refusals by order id, and writes nothing for refused orders. A batch has the orders of several
+callers, and the callback of one of them saves it.
 """
 
 
@@ -210,7 +210,7 @@ def save_one(order: OrderRequest, save: Save) -> None:
 
 
 def was_rolled_back(error: BaseException) -> bool:
-    """Return whether an error of Postgres shows that nothing was saved.
+    """Return whether an error shows that nothing was saved.
 
     If Postgres did not answer, the order may be committed. Then do not save it again, and do not return its units.
     """

@@ -10,8 +10,8 @@ class Migration(migrations.Migration):
         ('inventory', '0004_split_by'),
     ]
 
-    # The shop sells during this migration. In one transaction, a statement would wait for orders while others wait for
-    # its locks.
+    # The shop sells during this migration. One transaction would keep its locks, and stop new orders, while a statement
+    # waits for running orders.
     atomic = False
 
     operations = [

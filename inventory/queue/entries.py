@@ -28,7 +28,7 @@ class QueueEntry:
         order_id: None when the entry has no valid order id.
         order: None when the entry cannot be read.
         raw: the text of the order, as the entry stores it.
-        trace: the `traceparent` of the request that has queued the order; empty if that was not traced.
+        trace: the `traceparent` of the request that has queued the order; empty for a request that was not traced.
     """
 
     entry_id: str
@@ -39,7 +39,7 @@ class QueueEntry:
 
     @property
     def trace_id(self) -> str:
-        """The trace id of the request that has queued the order; empty if that was not traced."""
+        """The trace id of the request that has queued the order; empty for a request that was not traced."""
         return self.trace[3:35]
 
     def age(self, now: float) -> float:

@@ -3,4 +3,5 @@
 from django.dispatch import Signal
 
 worker_needed = Signal()
-"""Sent when orders are queued and no worker is running. The receiver has to start `LuaQueue.work`."""
+"""Sent when queued orders need a worker: none was woken yet, or one has ended its shift. The receiver has to start
+`LuaQueue.work`."""

@@ -41,7 +41,8 @@ class Strategy(ABC):
             Where the order is stored: committed in Postgres, or queued in Redis.
 
         Raises:
-            SoldOut, TryAgain, Refusal: nothing was sold.
+            SoldOut, TryAgain, Refusal: nothing was sold. But after `StockUnavailable` of a strategy that queues, the
+                order may be on the queue: see `queued_order`.
             RuntimeError: a transaction is open. The strategy would release its lock before that transaction commits:
                 the next order would read old stock and oversell.
         """

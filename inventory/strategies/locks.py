@@ -121,7 +121,7 @@ def lock_strategy(name: str) -> Locked:
 
 
 def lock_name(sku: str) -> str:
-    """Return the name of the lock of a sku. Braces are percent-encoded, because a lock's name must not have any."""
+    """Return the name of the lock of a sku. Braces are percent-encoded, because a `RedisLock` allows none."""
     return f"stock:{quote(sku, safe='/:')}"
 
 

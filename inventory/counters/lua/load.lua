@@ -6,7 +6,8 @@
 -- ARGV[2]   units on hand; the caller holds the sku's row lock, so no order of the sku is committed meanwhile
 -- ARGV[3]   "make" to create a missing counter, "mend" to correct existing ones only
 -- ARGV[4..] ids of orders that have a reservation and are committed: their units are no longer on hand
--- Returns {value before, value after}, each false if the counter is missing. A value that is not a number counts as 0.
+-- Returns {value before, value after}; a value is false if there was no counter at that time. A value that is not a
+-- number counts as 0.
 
 local before = redis.call("GET", KEYS[3])
 if not before and ARGV[3] == "mend" then

@@ -10,7 +10,7 @@
 -- ARGV[1]   the order id
 -- ARGV[2]   the reservation: JSON, {"items": [[sku, units, limit or 0, price, name], ...], "buyer": "sale:customer",
 --           "key": the idempotency key, "hash": of the body, "request": the order, "trace": its trace, if it has one};
---           the script adds time and place, and moves order and trace to the entry
+--           the script adds time, place and entry id, and moves order and trace to the entry
 -- ARGV[3]   seconds after which a wake-up that no worker has followed expires
 -- ARGV[4]   seconds for which the idempotency key is kept
 -- Returns {"queued", whether to wake a worker, place in the queue}, {"duplicate", id of the order that has the key, 0},
