@@ -1,4 +1,4 @@
-"""Check Postgres: whether it answers, and whether `DATABASE_POOLER` says correctly that there is a pooler or none.
+"""Check Postgres: whether it answers and accepts writes, and whether the settings fit a pooler in front of it.
 
 A pooler, such as PgBouncer, accepts connections while Postgres is down, and reports the version that Postgres had
 before. So the check runs a statement, and waits for the result for a limited time.

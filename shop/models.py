@@ -409,7 +409,7 @@ class Guest(models.Model):
 
 
 class SignOut(models.Model):
-    """How many times a user has signed out everywhere. Each sign-out ends the session in the user's older tokens.
+    """How many times a user has signed out everywhere. Each sign-out ends the user's older tokens.
 
     See `shop.accounts.tokens`.
     """

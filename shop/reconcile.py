@@ -20,9 +20,9 @@ from shop.sold import saved, taken
 
 logger = logging.getLogger(__name__)
 
-# When two sales offer the same sku, the sale that opens first sells it. The row of this sale comes last, so in the
-# dictionary that `sellers` makes, it overwrites the row of the other sale. Use plain SQL, because it is fast: each
-# reconciliation runs this statement four times, and the search of the lab reconciles thousands of times.
+# When two sales offer the same sku, the sale that opens first sells it. Sort the row of that sale last: `sellers` keeps
+# the last row of each sku. Use plain SQL, because it is fast: each reconciliation runs this statement four to six
+# times, and the search of the lab reconciles thousands of times.
 SELLERS = """
     SELECT sku, strategy
       FROM shop_saleitem
@@ -55,7 +55,8 @@ def reconcile(*, grace: float | None = None) -> list[Repair]:
         grace: age in seconds from which a reservation without an order is released; None means `RECONCILE_GRACE`.
 
     Raises:
-        RedisError, django.db.Error: a server does not answer. All other repairs were tried; successful repairs stay.
+        RedisError, django.db.Error: a server does not answer. The other kinds of repair were tried. Finished repairs
+            stay.
         Exception: the first error of another kind, after all repairs were tried.
     """
     unexpected: Exception | None = None
@@ -81,7 +82,8 @@ def reconcile_and_audit(*, grace: float | None = None) -> Reconciled:
     The result is stored for the overview.
 
     Raises:
-        RedisError, django.db.Error, Exception: as `reconcile`.
+        RedisError, django.db.Error, Exception: as `reconcile`. If Postgres is away at the first check, no repair was
+            tried.
         DatabaseError: Postgres could not compute the law, for example within a statement timeout. Repairs were made.
     """
     unaudited: DatabaseError | None = None

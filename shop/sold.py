@@ -1,4 +1,4 @@
-"""Queries that the inventory needs: which order requests were sold, and how many units each customer has."""
+"""Queries that the inventory needs: which order requests were saved, and how many units each customer has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def taken(sku: str, sales: Collection[int]) -> Mapping[Buyer, int]:
 
 
 def saved(requests: Collection[UUID]) -> set[UUID]:
-    """Return the ids of those requests that have an order in Postgres which was not rejected."""
+    """Return the ids of the requests whose order is in Postgres and was not rejected."""
     if not requests:
         return set()
     with connection.cursor() as cursor:

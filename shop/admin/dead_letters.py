@@ -1,4 +1,4 @@
-"""The admin page on which an operator reads the dead letters, and then deletes them. They leave the overview then."""
+"""The admin page on which an operator reads and deletes dead letters. Deleted letters leave the overview, too."""
 
 from __future__ import annotations
 

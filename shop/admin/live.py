@@ -13,7 +13,7 @@ from shop.overview import document
 def live(request: HttpRequest) -> HttpResponse:
     """Return the parts of the overview that this user may see.
 
-    Their figures are about half a second old, or older if they take long to read.
+    Most figures are up to 1 s old, those of the cards up to 10 s. Figures that take long to read are older.
     """
     shown = document.parts(request, document.shared())
     if not shown:

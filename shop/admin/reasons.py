@@ -76,7 +76,7 @@ def run_on_one(
     object_id: str,
     action: Callable[[HttpRequest, QuerySet[Any]], HttpResponse | None],
 ) -> HttpResponse:
-    """Run an action of the list on one row. Return the page on which the action asks, or a redirect to the row."""
+    """Run an action of the list on one row. Return the page that asks for a reason, or a redirect to the row."""
     row = model_admin.get_object(request, object_id)
     if row is None:
         return model_admin._get_obj_does_not_exist_redirect(request, model_admin.opts, object_id)

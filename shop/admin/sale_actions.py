@@ -37,7 +37,7 @@ def run_on_sales(
 ) -> None:
     """Run an action on the sales that are in one of the phases, and refuse the others.
 
-    For example, closing a sale that is over could unload the stock of the next sale.
+    For example, a sale that has not opened yet cannot be closed, because a sale closes after it opens.
 
     Args:
         act: the action, which takes the id of a sale.

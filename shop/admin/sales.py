@@ -164,7 +164,8 @@ class SaleAdmin(ClosingAdmin, PausingAdmin, ExtendingAdmin, PreflightAdmin):
     compressed_fields = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Sale]:
-        # Leave out the sales that bursts of the lab make: they have no strategy and sell nothing in the shop's tables.
+        # Leave out the sales that load tests of the lab make: they have no strategy and sell nothing in the shop's
+        # tables.
         return super().get_queryset(request).exclude(strategy="").annotate(read_at=Now())
 
     def get_changelist_instance(self, request: HttpRequest) -> ChangeList:

@@ -53,7 +53,7 @@ def _postgres() -> dict[str, bool]:
     found = look(TIMEOUT, web=False, target_session_attrs="read-write")
     if found.writes:
         outages.worked(ANSWERING)
-    # Add "pooler" only if the setting DATABASE_POOLER is wrong, or the pooler refuses the connection.
+    # Add "pooler" only if DATABASE_POOLER is not set although there is a pooler, or the pooler refuses the connection.
     return {"postgres": found.writes, **({"pooler": False} if found.wrong else {})}
 
 

@@ -33,8 +33,9 @@ WRITING = "Writing metrics"
 class Recorder(Observer):
     """Counts the events of the shop and its strategies in this process. Any thread may call it.
 
-    The calling thread only appends an event to a list. A thread of the recorder adds the events up, and writes them
-    every `PAUSE` seconds. Writing each event at once would cost the order path several times as much.
+    For an order, the calling thread only appends events to a list. A thread of the recorder adds the events up, and
+    writes them every `PAUSE` seconds. Writing each event at once would cost the order path several times as much.
+    Figures of a process and of a reconciliation are written at once.
 
     Args:
         role: role of this process, one of `folder.ROLES`.

@@ -58,7 +58,7 @@ def recorder() -> Recorder | None:
 
 
 def counted(place: Callable[..., Placed]) -> Callable[..., Placed]:
-    """Decorate a function that places an order: record its result and duration, by sale."""
+    """Decorate a function that places an order: record its result and duration."""
 
     @wraps(place)
     def counting(*, sale: int, **wanted: object) -> Placed:

@@ -35,7 +35,7 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
         ProviderDecides: the shop has a payment provider, or `PAY_WITHOUT_PROVIDER` is not set.
         Order.DoesNotExist: the customer has no such order.
         StillQueued: the order is not saved yet.
-        NotPayable: the order was cancelled or rejected, or has expired.
+        NotPayable: the order was cancelled, rejected or refunded, or has expired.
     """
     if provider().connected:
         raise ProviderDecides("In this shop the payment provider reports payments. Pay there.")

@@ -28,8 +28,7 @@ def end_pending(orders: Sequence[UUID], state: Order.State, *, by: int | None = 
         pending = Order.objects.select_for_update(skip_locked=True).filter(pk__in=orders, state=Order.State.PENDING)
         mine = list(pending.order_by("pk").values_list("pk", flat=True))
         # Write the stock before the state, to avoid a deadlock. The transaction of a new order locks the stock row
-        # first. Then it waits for any transaction that has written an order with the same key. This transaction may be
-        # such a transaction.
+        # first. Then it waits for a transaction that has written an order with the same key, perhaps for this one.
         return_units(mine)
         Order.objects.filter(pk__in=mine, state=Order.State.PENDING).update(state=state)
         states.record_endings(mine, state, by=by)

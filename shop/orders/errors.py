@@ -65,10 +65,10 @@ class FewerLeft(OrderError):
 
 
 def shortage_for_customer(shortage: SoldOut, stock_shown: str) -> SoldOut | FewerLeft:
-    """Return the error for an order of more units than are left. It reveals no more than the sale shows.
+    """Return the error for an order of more units than are left. It says how many are left only if the sale does.
 
-    Without this, an order for too many units would reveal the number of units left, although it buys nothing. If no
-    unit is left, the error says so, because every sale shows that it is sold out.
+    Otherwise an order for too many units would reveal the number of units left, although it buys nothing. If no unit is
+    left, the error says so, because every sale shows that it is sold out.
 
     Args:
         stock_shown: a value of `Sale.StockShown`.
@@ -101,7 +101,7 @@ class StillRunning(OrderError):
 
 
 class StillQueued(OrderError):
-    """The order is still queued. It cannot be changed before a worker has saved it."""
+    """The order is queued, or a worker may be saving it now. It cannot be changed before it is saved."""
 
 
 class KeyReused(OrderError):
@@ -109,7 +109,7 @@ class KeyReused(OrderError):
 
 
 class ProviderDecides(OrderError):
-    """Only the payment provider can mark an order as paid."""
+    """In this shop, customers cannot mark their own orders as paid."""
 
 
 class NotPayable(OrderError):

@@ -29,8 +29,8 @@ def expire_unpaid(*, batch: int = 100) -> int:
         django.db.Error: Postgres does not answer.
     """
     due = Now() - timedelta(seconds=settings.ORDER_TTL)
-    # Sort in the order of the index of pending orders. If this sorted by id, Postgres might search the index of ids,
-    # which begins with all old orders. Postgres does not know that the pending orders are the newest.
+    # Sort in the order of the index of pending orders. If the query sorted by id, Postgres might search the index of
+    # ids, which begins with all old orders. Postgres does not know that the pending orders are the newest.
     unpaid = Order.objects.filter(state=Order.State.PENDING, payable_from__lte=due).order_by("payable_from", "pk")
     total, rest = 0, unpaid
     while found := list(rest.values_list("payable_from", "pk")[:batch]):

@@ -174,7 +174,7 @@ def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:
 
 
 def _lost(order: UUID, customer: int) -> Receipt:
-    """Return the receipt of a lost order: the shop has accepted it, but a server has lost its data since.
+    """Return the receipt of a lost order: the shop has accepted it, but a server has lost it since.
 
     Raises:
         StillQueued: a worker may have read the order before Redis lost it, and may still save it.

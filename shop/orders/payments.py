@@ -107,8 +107,8 @@ def receive_payment(
         if before is not None:
             if (before.order_id, before.amount, before.currency) != (order, amount, currency):
                 raise ReferenceReused(f"The reference {reference} belongs to another payment.")
-            # Close the record of the report here, too. When an earlier delivery of the report was refused, its record
-            # may have been written after a later delivery was booked.
+            # Close the record of the report here, too: a refused delivery may write its record only after a later
+            # delivery was booked.
             if report is not None:
                 unmatched.close(report)
             return ReceivedPayment(before, replayed=True)
@@ -140,8 +140,8 @@ def _locked(order: UUID) -> Order:
 def record_payment(order: Order, *, reference: str, amount: Decimal, settled: UnmatchedReport | None = None) -> Payment:
     """Record a payment of the whole order in the open transaction, and mark the order as paid if possible.
 
-    If the order was cancelled or has expired, its units are taken again. If these units were sold meanwhile, or the
-    customer has reached the limit with other orders, a refund is due.
+    If the order was cancelled or has expired, its units are taken again. A refund is due if they were sold meanwhile,
+    if the customer has reached the limit with other orders, or if the order is already paid, refunded or rejected.
 
     Args:
         order: as `states.locked` returns it.

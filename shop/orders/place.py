@@ -140,7 +140,7 @@ def place_request(request: OrderRequest, offer: Offer, strategy: Strategy) -> Pl
         with sold_out.remembered(request):
             placement = _place(request, strategy)
     except StockNotLoaded as missing:
-        # If the offer was cached before the first preheating, the stock may have been loaded since. With `NEVER`,
+        # If the cached offer says that the stock is not loaded, it may have been loaded since. With `NEVER`,
         # `_load_again` does nothing if the stock is loaded now.
         missed_at = request.created_at if offer.preheated else NEVER
         refused = _load_again(offer, missed_at) or missing

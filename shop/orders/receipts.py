@@ -35,7 +35,8 @@ class Receipt:
         pk: id of the order, which is also the id of its request.
         reason: why the order was rejected; empty if it was not.
         items: the items, sorted by sku.
-        payable_from: the time from which the order can be paid; None while it is queued.
+        payable_from: the time from which the order can be paid; None while it is queued, and for a rejected or lost
+            order that has no row.
     """
 
     pk: UUID

@@ -69,7 +69,7 @@ def return_order(
 def receive_chargeback(
     reference: str, *, payment: str, amount: Decimal, currency: str | None = None, report: str | None = None
 ) -> ReceivedChargeback:
-    """Record that the provider took back all money of a payment that the shop had not refunded.
+    """Record that the provider took back what the shop still had of a payment.
 
     If this payment has paid the order, put the units of the order back on hand, and mark the order as refunded. The
     chargeback replaces refunds of the payment that were due but not sent, because the customer has the money now.

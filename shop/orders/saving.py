@@ -234,8 +234,9 @@ class Saver(SaveAtOnce):
     def __call__(self, requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
         """Write orders inside the open transaction.
 
-        This takes one statement for any number of requests. If some requests were not written, it takes two more, or
-        three more if their sale may have refused them. If some orders exceed a limit, it takes two more.
+        This takes one statement for any number of requests, and one more for orders from the queue, to read the clock.
+        If some requests were not written, it takes two more, or three more if their sale may have refused them. If some
+        orders exceed a limit, it takes two more.
 
         Returns:
             Why requests were not written, by request id. `Duplicate` takes precedence over `OverLimit`, because a retry
@@ -331,7 +332,7 @@ def _undo_over_limit(
     """Delete the orders of a batch that exceed a limit, counting in order of arrival.
 
     Args:
-        counted: units that the customer has of the sku, including this whole batch, by request id and sku.
+        counted: units of the sku that the customer has, including this whole batch, by request id and sku.
 
     Returns:
         `OverLimit` for each deleted order, by request id.
@@ -367,7 +368,7 @@ def reject(refused: Mapping[OrderRequest, str]) -> None:
     """Write rejected orders inside the open transaction, for requests that Redis accepted and Postgres refused.
 
     Rejected orders hold no stock and no allowance. This takes one statement for any number of requests, and one more
-    if another transaction has used one of the keys. Requests that were saved in the meantime stay saved.
+    if some of them got no row. Requests that were saved in the meantime stay saved.
 
     Args:
         refused: the reason for each request, as a text for the customer.

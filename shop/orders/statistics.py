@@ -25,7 +25,7 @@ def analyze_grown_tables() -> list[str]:
     session is analysing.
 
     Returns:
-        The names of the tables.
+        The names of the tables that have grown.
     """
     with connection.cursor() as cursor:
         cursor.execute(GROWN)

@@ -11,7 +11,7 @@ from shop.overview.requests import Requests
 from shop.overview.selling import OpenSaleFigures
 
 OLD_QUEUE = 20.0
-"""Age of the oldest queued order in seconds that raises an alert. Even if a worker dies, orders are saved sooner."""
+"""Seconds after which a queued order raises an alert. Even if a worker dies, orders are saved sooner."""
 LONG_HOLD = 30.0
 """Seconds after which a held lock with waiters raises an alert. Orders hold locks for a much shorter time."""
 

@@ -30,8 +30,8 @@ LEAST = 0.5
 """Minimum seconds between two readings of a figure.
 
 A cached figure is used for twice this time. The script of the page, overview.js, waits 1 s between a response and the
-next request. So the figures on a page are at most about 2 s old. A figure that takes long to read is read less often,
-see `SHARE`.
+next request. So the figures on a page are at most about 2 s old. The cards are read less often, see `cards.LEAST`, and
+so is a figure that takes long to read, see `SHARE`.
 """
 SHARE = 4
 """Multiple of the duration of a reading: a figure that takes t s to read is read at most once in `SHARE` × t s.
@@ -87,7 +87,7 @@ class SharedFigures:
         )
 
     def for_a_new_page(self) -> OverviewFigures:
-        """Return the figures for a page that opens. Read the cards now: the operator may just have settled a refund."""
+        """Return the figures for a page that opens. Read the cards now: the operator may just have sent a refund."""
         self._cache.reload("cards", lambda _: cards.read(), ttl=_ttl(cards.LEAST))
         return self()
 

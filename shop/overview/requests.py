@@ -79,9 +79,9 @@ class Watch:
     def __call__(self) -> Requests | None:
         """Return the figures of about the last `SPAN` seconds; None if there are no metrics here, see `read`.
 
-        The figures are the differences between the counters now and the counters at an earlier call of this method.
-        This is the newest call that was between `SPAN` and twice `SPAN` seconds ago. If there was none, it is the
-        oldest call within the last `SPAN` seconds.
+        The figures are the differences between the counters now and the counters at an earlier call of this method:
+        the newest call between `SPAN` and twice `SPAN` seconds ago, or else the oldest call within the last `SPAN`
+        seconds.
         """
         now = read()
         if now is None:

@@ -232,7 +232,7 @@ def place(request: HttpRequest, sale: Sale, asked: dict[str, Any]) -> Placed:
     """Place the order of a form.
 
     Raises:
-        FormShownAgain: the order was refused, and the buyer may send the same form again.
+        FormShownAgain: the order was refused, or its result is unknown. The buyer may send the same form again.
         PageRefused: the order was refused, and sending the form again does not help.
     """
     product = asked["product"]

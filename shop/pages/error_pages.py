@@ -31,7 +31,7 @@ Text = str | Promise
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Respond to a request that Django has refused while it was parsing it."""
+    """Respond to a request that Django cannot parse, or that a check has refused with `BadRequest`."""
     match exception:
         case DisallowedHost():
             host = request.META.get("HTTP_HOST", "")[:SHOWN]

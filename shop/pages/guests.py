@@ -72,7 +72,7 @@ def no_guests() -> PageRefused:
 
 @account_page
 def guest(request: HttpRequest, slug: str) -> HttpResponse:
-    """Offer a visitor to log in, to sign up or to buy as a guest. A POST creates the guest and logs this browser in."""
+    """Let a visitor log in, sign up or buy as a guest. A POST creates the guest and logs this browser in."""
     sale = sale_or_404(slug)
     back = request.POST.get(REDIRECT_FIELD_NAME) or request.GET.get(REDIRECT_FIELD_NAME, "")
     # `redirect` would treat a text without a slash as the name of a URL.

@@ -34,7 +34,7 @@ TTL = 2.0
 """Seconds for which the figures of a sale are cached. After half of this time, one request reads them again."""
 
 FEW = 10
-"""Number of units up to which a sale that hides the exact number shows "few left"."""
+"""Number of units up to which a sale with `StockShown.FEW` shows "few left"."""
 
 StockShown = Sale.StockShown
 

@@ -45,7 +45,10 @@ def postgres() -> Finding:
 
 
 def connections() -> Finding:
-    """Check that Postgres accepts all connections that the processes of one web server may open."""
+    """Check that Postgres accepts all connections that the processes of one web server may open.
+
+    Each connection counts twice, because the locks of some strategies use a connection of their own.
+    """
     check, webs = "Connections to Postgres", settings.WEB_PROCESSES * settings.WEB_DATABASE_CONNECTIONS
     if settings.DATABASE_POOLER:
         text = f"The limit of the pooler cannot be read. One web server may open {webs + OTHERS} connections."

@@ -235,7 +235,7 @@ class Door:
         self._send(request.proto, _refusal(request.scope, problem))
 
     def _refuse(self, scope: Any, proto: Any, problem: problems.Problem, detail: str = "") -> None:
-        """Respond to a request whose body was not read completely, and close the connection, which has unread data."""
+        """Refuse a request, and close its connection, which may have unread data."""
         self._send(proto, _refusal(scope, problem, detail, headers={"Connection": "close"}))
 
     def _refuse_after_body(
@@ -244,7 +244,7 @@ class Door:
         """Read and discard a body, and then refuse the request.
 
         Many clients send the whole body before they read. If the connection were closed earlier, they would not see the
-        response.
+        response. If the body is too long to discard, or the client has sent `Expect`, refuse the request at once.
         """
         if length > limits.DISCARDED_BYTES or "expect" in scope.headers:
             return self._refuse(scope, proto, problem, detail)

@@ -197,7 +197,7 @@ def broker_url(url: str) -> str:
     if not url.startswith("unix://"):
         return url
     place, _, query = url.partition("?")
-    number = parse_qs(query).get("db", ["0"])[0]  # if there are several, redis-py takes the first, too
+    number = parse_qs(query).get("db", ["0"])[0]  # If there are several, redis-py takes the first, too.
     return f"redis+socket{place.removeprefix('unix')}?virtual_host={number}"
 
 

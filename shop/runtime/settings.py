@@ -45,7 +45,7 @@ if len(SECRET_KEY) < environment.SHORTEST_KEY:
         'python3 -c "import secrets; print(secrets.token_hex(32))"'
     )
 # Secret shared with the payment provider, which signs its messages with this secret. If it is empty, and
-# PAYMENT_PROVIDER is not a class of your own, customers can only mark orders as paid (PAY_WITHOUT_PROVIDER).
+# PAYMENT_PROVIDER is not a class of your own, no provider is connected: see PAY_WITHOUT_PROVIDER.
 PAYMENT_SECRET = environment.text("PAYMENT_SECRET")
 # Class of the payment provider, by its dotted path: a subclass of shop.payments.provider.PaymentProvider.
 PAYMENT_PROVIDER = environment.text("PAYMENT_PROVIDER", default="shop.payments.signed.SignedProvider")

@@ -45,7 +45,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         SaleOver: the sale is over.
         SaleOnHold: the sale is paused.
         CannotPreheat: the sale was deleted, or another process is preheating it. Or an earlier sale of the same skus
-            is not over or still has queued orders. Or Redis may lose the orders that this sale queues.
+            is not over. Or another sale still has queued orders for these skus. Or Redis may lose the orders that this
+            sale queues.
         RedisError: Redis does not answer.
     """
     with transaction.atomic():

@@ -3,8 +3,8 @@
 A customer has at most one place in a sale: entering again does not change it. Only a customer whose turn is over gets a
 new place, at the end of the line.
 
-A draw decides the order of the customers who enter before the opening. The score of a customer is computed from a
-secret of the shop, the sale and the customer. So nobody can predict a score or draw twice.
+A draw decides the order of the customers who enter before the opening. The score of a customer is computed from the
+shop's secret key, the sale and the customer. So nobody can predict a score or draw twice.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ def enter(offer: Offer, customer: int) -> Standing:
 
 
 def look(offer: Offer, customer: int) -> Standing:
-    """Return a customer's standing, without giving them a place.
+    """Return a customer's standing, without giving them a place. If their turn has come, it may begin now.
 
     Raises:
-        RoomUnavailable: Redis does not answer.
+        RoomUnavailable: Redis does not answer, or refuses writes.
     """
     return _stand(offer, customer, enters=False)
 
