@@ -1,4 +1,4 @@
-"""Checkers for the clients of a lock: the counter in Redis must be down by one unit for each client that bought."""
+"""Checkers for the clients of a lock: each sale takes one unit from the counter, and no part of a record is lost."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CounterChecker(Checker):
 
 
 class FenceChecker(CounterChecker):
-    """Like `CounterChecker`. After a fault, the store may also refuse a client because its fence is old."""
+    """Like `CounterChecker`, but after a fault other than a crash, the store may refuse a client with an old fence."""
 
     def unserved(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         faults = self.history.faults
@@ -58,7 +58,7 @@ class QuorumChecker(CounterChecker):
 
 
 class MergeChecker(Checker):
-    """Checks that the part of every source is in the record."""
+    """Checks that the record has the part of every client that answered `MERGED`."""
 
     def check(self, answers: Mapping[str, str]) -> Sequence[Violation]:
         parts = self._parts()

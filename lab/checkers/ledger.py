@@ -21,8 +21,8 @@ from lab.models import RungOrder, RungStock
 def save(requests: Sequence[OrderRequest]) -> Mapping[UUID, Refusal]:
     """Save the orders in one statement, as the `Save` function of a strategy.
 
-    It refuses no order, not even an order with a repeated idempotency key, so the result is empty. `duplicate-click`
-    shows why a key is needed.
+    It saves every order, also one with a repeated idempotency key, so the result is empty. `duplicate-click` shows why
+    keys must be unique.
     """
     RungOrder.objects.bulk_create(
         RungOrder(order=request.id, customer=request.customer, key=request.key, sku=item.sku, quantity=item.quantity)
@@ -74,7 +74,7 @@ def figures(sku: str) -> audit.Figures:
 
 
 def unowned(sku: str) -> int:
-    """Return how many units on hand no customer can buy, because a copy in Redis neither offers nor reserves them.
+    """Return the number of units on hand that cannot be bought: a copy in Redis neither offers nor reserves them.
 
     Each way of selling that takes units from Redis has its own copy of the stock there. The result is the largest
     difference between the units on hand and a copy. If a way of selling has sold nothing, its copy is at least as large

@@ -86,7 +86,7 @@ class StockChecker(Checker):
                 yield "no false refusal", text
             if answer in (SOLD, QUEUED) and not orders[self.keys[name]]:
                 yield "once", f'{name} got the answer "{answer}", but has no order.'
-            # After a crash, also a client of the same process gets an error: with group commit, one client saves the
+            # A crash may also cause an error in another client of the process: with group commit, one client saves the
             # orders of others.
             known = answer in (SOLD, SOLD_OUT, QUEUED) or answer.startswith(REFUSED)
             if not known and not self.history.crashed:

@@ -1,7 +1,7 @@
 """One attempt of a stress run: clients in real threads and processes, without a scheduler that orders their steps.
 
-A thread pauses for a random moment before each step, so the order of steps is left to the machine. In each attempt one
-fault happens before a random step. It hits a server, the client that takes the step, or a client that waits.
+A thread pauses for a random moment before each step, so the order of steps is left to the machine. At most one fault
+happens in an attempt, before a random step. It may hit a server, the client that takes the step, or a waiting client.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Attempt:
     Args:
         experiment: the experiment. The clock of its sandbox must run.
         seed: seed of all random choices. The timing of the machine stays random.
-        steps: number of steps of an earlier attempt. The fault comes before a random step from 1 to this number.
+        steps: number of steps of an earlier attempt. The fault is due before a random step from 1 to this number.
     """
 
     def __init__(self, experiment: Experiment, seed: str, steps: int) -> None:
@@ -130,7 +130,7 @@ class Attempt:
     def _reaches_step(self, client: Client) -> bool:
         """Make the fault happen if it is due. Return whether the fault happened.
 
-        Called in a client's thread before each step.
+        Called in a client's thread before each step and each wait.
         """
         with self._mutex:
             self.steps += 1
@@ -179,7 +179,7 @@ class Attempt:
         return True
 
     def _watch(self) -> Violation | None:
-        """Wait until all clients are done or an invariant is broken. Let time pass while every client waits.
+        """Wait until all clients are done or the goal is reached. After a fault, let time pass while all clients wait.
 
         Return a violation of `progress` if clients never end. Otherwise return None.
         """

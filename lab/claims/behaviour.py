@@ -12,9 +12,10 @@ do not change the behaviour:
 - migrations: the models describe the same tables, and a test compares the two.
 
 A method is hashed if its class is reached and code uses an attribute with the name of the method. It is not hashed if
-all reached classes override it. A class from outside the project may call any method of its subclasses. So if a class
-of the project has such a base class, all methods of the class and of its bases are hashed. If the keys of a table or
-set are slugs of rungs, only the row of the rung in question is hashed.
+code uses the class only as a base class, all its reached subclasses override the method, and no code calls the name
+through `super()`. A class from outside the project may call any method of its subclasses. So if a class of the project
+has such a base class, all methods of the class and of its bases are hashed. If the keys of a table or set are slugs of
+rungs, only the row of the rung in question is hashed.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from lab.sandbox.sandbox import Sandbox
 from lab.sandbox.watchdogs import SteppedWatchdog
 
 LATE = 0.02
-"""Maximum delay in seconds of the step before which a fault has happened, and of the start of a helper."""
+"""Maximum pause in seconds of a client after a fault at its step, and of a helper before it starts."""
 POLL = 0.001
 """Seconds between two checks whether a client's wait is over."""
 
@@ -33,9 +33,9 @@ class Shared:
         sandbox: the sandbox in which they run. Its clock must run.
         gate: the gate that a client passes at each step.
         barrier: the barrier at which all clients start together.
-        reports: queue of pairs: a client's name, and either None (the client is done) or a future that tells whether
-            the fault happened.
-        reaches_step: called by a client before a step. Returns whether a fault happened there.
+        reports: queue of pairs: a client's name, and None if the client is done. Otherwise a future: the main thread
+            makes the fault happen if it can, and puts into the future whether it happened.
+        reaches_step: called by a client before each step and each wait. Returns whether a fault happened there.
         pause: maximum pause of a client before a step, in seconds.
     """
 
@@ -168,8 +168,8 @@ class Client:
             # The cleanup of a crashed client fails because its commands are not sent. The code under test is not to
             # blame.
             self.answer = CRASHED if self.crashed else f"{type(error).__name__}: {error}"
-            # End the actor before the exception handler ends. Then Python drops the exception and deletes objects of
-            # the job, and these objects may send commands.
+            # End the actor here. At the end of this handler, Python drops the exception and deletes objects of the
+            # job. These objects may send commands.
             become(None)
         finally:
             become(None)

@@ -68,7 +68,8 @@ class Measurement:
         p95_ms: the 95th percentile of the same time.
         fairness: smallest share divided by largest share, from 0 to 1. A share is the number of answers to one client.
             For a lock: the number of turns of a process that acquires it again immediately.
-        recovery_s: seconds from the death of the process that sells or holds until another process has its turn.
+        recovery_s: seconds from the death of the process that sells until another process sells. For a lock: from the
+            death of its holder until another process has the lock.
     """
 
     name: str

@@ -87,7 +87,7 @@ class Module:
         return _definition_at(self.imports[name])
 
     def units(self, name: str, slug: str, slugs: frozenset[str]) -> Sequence[tuple[str, Unit]]:
-        """Return the parts of a definition that are always hashed. `members` returns the methods of a class."""
+        """Return the parts of a definition that are always hashed. `members` returns the other parts of a class."""
         if name in self._found:
             return self._found[name]
         found = list(self._units_of(name, slug, slugs))
@@ -112,7 +112,10 @@ class Module:
                     yield f"{name}{at or ''}", self._unit(_one_row(statement, slug, slugs))
 
     def members(self, key: Key) -> Sequence[tuple[str, Key]]:
-        """Return the methods of a class, which are hashed only if an attribute with their name is used."""
+        """Return the methods of a class, and the attributes that its `__init__` sets.
+
+        They are hashed only if code uses an attribute with their name.
+        """
         if key[1] not in self._members:
             classes = self._class(key[1])
             self._members[key[1]] = [(name, (key[0], f"{key[1]}.{name}")) for each in classes for name in _parts(each)]

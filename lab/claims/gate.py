@@ -56,7 +56,8 @@ class Gate:
 
         Yields:
             Whether the other clients are quiet. False if they are not quiet after `QUIET_TIMEOUT` seconds. Also False,
-            without waiting, if another thread has closed the gate, because that thread may wait for this thread.
+            without waiting, if another thread has closed the gate, because that thread may wait for this thread. True
+            without a check if `wait` is False.
         """
         if not wait:
             yield True

@@ -44,7 +44,7 @@ def insist(number: signal.Signals, error: type[BaseException]) -> None:
 
 @contextmanager
 def not_interrupted() -> Iterator[None]:
-    """Inside the `with` block, delay Ctrl-C. Processes started there never receive it, so their parent can end them.
+    """Inside the `with` block, delay Ctrl-C. Processes started there never receive Ctrl-C: their parent ends them.
 
     Call this in the main thread.
     """

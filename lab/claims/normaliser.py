@@ -114,7 +114,7 @@ def _writes_a_log(node: ast.AST) -> bool:
 
 
 def _local_names(function: Any) -> Iterator[str]:
-    """Return the names that a function assigns, in order of appearance, without those of nested functions."""
+    """Return the names that a function assigns, in order of appearance. Skip the bodies of nested functions."""
     foreign: set[str] = set()
     names: dict[str, None] = {}
     todo: list[ast.AST] = list(reversed(function.body if isinstance(function.body, list) else [function.body]))

@@ -1,4 +1,4 @@
-"""Measure stored results again if the behaviour of their code has changed since they were measured.
+"""Measure results that are missing, from a short run, or out of date because their code behaves differently now.
 
 Each result is stored as soon as it is measured, so an interrupted refresh continues where it stopped.
 """
@@ -51,7 +51,7 @@ class Remeasured:
 
 
 def out_of_date(kinds: Sequence[Kind] = KINDS) -> list[Result]:
-    """Return the results that are missing, or whose code has changed its behaviour."""
+    """Return the results that are missing or from a short run, or whose code has changed its behaviour."""
     found = []
     for slug in LADDER:
         for kind, stored in (("verdict", witness.verdict(slug)), ("stress", witness.stress(slug))):

@@ -57,7 +57,7 @@ def write(path: Path, value: Any) -> None:
 
 
 def change(path: Path, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Replace the object in a file by the result of `edit`. A file that cannot be read counts as an empty object."""
+    """Replace the object in a file by the result of `edit`. A missing or damaged file counts as an empty object."""
     with _locked(path.parent):
         try:
             before = json.loads(path.read_text(encoding="utf-8"))

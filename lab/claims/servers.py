@@ -14,7 +14,7 @@ from servers import Servers
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Inside the `with` block, run the project's own servers where no others are configured. Redis uses no fsync."""
+    """Inside the `with` block, run the project's own servers where no others are configured."""
     owned = {"postgres": settings.DATABASE_IS_OURS, "valkey": settings.REDIS_IS_OURS}
     with ExitStack() as stack:
         if wanted := tuple(name for name, is_owned in owned.items() if is_owned):

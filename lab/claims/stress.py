@@ -1,4 +1,4 @@
-"""Stress runs without a scheduler, as a negative control: chance breaks flawed locks, and no sound lock."""
+"""Stress runs: a rung runs many times without a scheduler. Chance may break a flawed rung, but no sound rung."""
 
 from __future__ import annotations
 

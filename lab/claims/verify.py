@@ -23,7 +23,7 @@ CROWDED = {
     "locks": Bounds(preemptions=2, faults=1, schedules=1000),
     "stock": Bounds(preemptions=1, faults=1, schedules=500),
 }
-"""Bounds of a second search of a sound rung, with `CROWD` clients. Some flaws need a third client while two wait."""
+"""Bounds of a second search of a sound rung, with `CROWD` clients. Some flaws need a holder and two waiters."""
 NOT_IN_A_CROWD: tuple[Fault, ...] = ("tick",)
 """Faults of one holder and its lease, which need no third client. Only deep searches try them with three clients."""
 UNORDERED = "file-lock"

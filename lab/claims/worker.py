@@ -78,7 +78,7 @@ def work(job: JobName, slug: str, **options: Any) -> dict[str, Any]:
 
 
 def _end(number: int, frame: object) -> None:
-    """End the current job by an exception, so that its cleanup runs. The executor takes it as the job's result."""
+    """End the current job by an exception, so that its cleanup runs. The exception becomes the job's result."""
     global _told_to_end
     _told_to_end = True
     raise SystemExit

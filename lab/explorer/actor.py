@@ -53,14 +53,15 @@ class Actor:
         reports: queue in which the actor reports that it has stopped, listens or is done.
         clock: the clock of the schedule.
         watchdog: the watchdog that renews the actor's leases.
-        works_for: the actor whose watchdog thread this is. Empty for a client.
+        works_for: the actor whose watchdog thread this is. Empty for clients and helpers.
 
     Attributes:
         pending: the step before which it has stopped, or which it is taking.
         file, line: the line of the code under test that it runs. Empty and 0 outside of that code.
         answer: the result of its job, once it is done.
         crashed: whether it has crashed.
-        asleep: whether its next step ends a sleep, and no data that it has read has changed since the sleep began.
+        asleep: whether it sleeps and is not enabled. False after a fault, after time has passed, or when data that it
+            has read has changed.
         wakes_at: when its sleep or its wait for an answer ends, on the schedule's clock.
         touched: the names that it has read or written since its last sleep.
         steps: number of steps that it has taken.

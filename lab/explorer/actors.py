@@ -61,7 +61,7 @@ class Actors:
         return [actor for actor in self.living() if actor.works_for and works_for in ("", actor.works_for)]
 
     def answers(self) -> dict[str, str]:
-        """Return the answer of each client that is done, by name."""
+        """Return the answer of each client and helper that is done, by name."""
         clients = [actor for actor in self._by_name.values() if not actor.works_for]
         return {actor.name: actor.answer for actor in clients if actor.answer is not None}
 

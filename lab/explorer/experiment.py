@@ -72,8 +72,8 @@ class Experiment(Protocol):
         name: slug of the lock or way of selling, for messages.
         names: names of the clients.
         ttl: duration of a lease in seconds.
-        interchangeable: whether all clients have the same job. If so, a search tries only one of the clients that have
-            taken no step yet.
+        interchangeable: whether a search may exchange the clients, because all have the same job. If so, it tries only
+            one of the clients that have taken no step yet.
         history: the record of the current run.
         watchdogs: the watchdogs of the current run, by the names of their actors.
     """

@@ -20,7 +20,7 @@ class SchedulingPoint:
         enabled: the actors that can take a step. The actor that took the last step comes first.
         current: the actor that took the last step.
         pending: the step that each enabled actor is about to take.
-        fresh: the enabled actors that have not taken a step yet.
+        fresh: the enabled clients and helpers that have not taken a step yet.
         faults: function that returns the faults that can happen now. It queries the servers.
         key: a hash of the steps so far. It is equal for traces that differ only in the order of independent steps.
     """
@@ -44,7 +44,7 @@ class Run:
     Attributes:
         schedule: every choice that was made, in order.
         steps: the effect of each choice. Filled only if the scheduler runs with `watch`.
-        answers: the answer of each client.
+        answers: the answer of each client and helper.
         broken: the invariant that was broken, or None.
         why: how it was broken, in one sentence.
         ledger: the final figures. Filled only if the scheduler runs with `watch`.

@@ -1,9 +1,9 @@
 """A random sample of schedules, for experiments with too many schedules to try them all.
 
 The schedules are drawn with PCT (probabilistic concurrency testing). Each actor has a random priority, and the enabled
-actor with the highest priority takes the next step. At a few random steps, the actor whose turn it is gets the lowest
-priority. If a bug needs d ordered steps among n actors and k steps, each draw finds it with a probability of at least 1
-/ (n * k ** (d - 1)).
+actor with the highest priority takes the next step. At a few random steps, the actor whose turn it is gets a priority
+below all initial ones. If a bug needs d ordered steps among n actors and k steps, each draw finds it with a probability
+of at least 1 / (n * k ** (d - 1)).
 
 Source: S. Burckhardt, P. Kothari, M. Musuvathi, S. Nagarakatte, "A Randomized Scheduler with Probabilistic Guarantees
 of Finding Bugs", ASPLOS 2010.
@@ -22,7 +22,7 @@ from lab.explorer.search import Bounds, Found
 from lab.explorer.terms import Fault, Invariant
 
 LATE = 0.5
-"""Probability that a fault also gives the actor of the last step the lowest priority. Then other actors go first."""
+"""Probability that a fault also gives the actor of the last step a low priority. Then other actors go first."""
 SHORTEST = 4
 """The assumed length of a schedule in steps, until the first run shows the real length."""
 

@@ -95,8 +95,8 @@ def explore(
     """Run schedules until one breaks the invariant, or until all within the bounds were tried.
 
     Each run follows a prefix, and then continues without preemptions or faults. Every alternative on its way becomes a
-    new prefix. If an earlier run reached an equivalent trace with at least as many preemptions and faults left, the
-    alternatives are skipped.
+    new prefix. The alternatives are skipped if an earlier run reached an equivalent trace with at least
+    as many preemptions and faults still allowed.
 
     Args:
         experiment: the experiment to run.

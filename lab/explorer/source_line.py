@@ -7,7 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SHOWN = tuple(str(ROOT / room) for room in ("lab/ladder", "locking", "inventory"))
-"""The folders whose lines are shown. If the call stack has lines in several folders, the earlier folder wins."""
+"""The folders whose lines are shown. If the call stack has lines in several folders, the earlier folder wins. Lines of
+the base classes, in files `rung.py`, are not shown."""
 
 
 def current_line() -> tuple[str, int]:
@@ -37,7 +38,7 @@ def relative_line(path: str, line: int) -> tuple[str, int]:
 
 
 def code_at(file: str, line: int) -> str:
-    """Return the text of a line without its indentation; empty if the trace knows no line.
+    """Return the text of a line without its indentation; empty if no file is given.
 
     Args:
         file: path, relative to the project folder; empty if none is known.

@@ -33,7 +33,7 @@ Where = Literal["redis", "postgres", "zookeeper", "etcd", "clock", "process"]
 EVERYTHING = "*"
 """The name of all data. A step that reads or writes this name commutes with no other step."""
 POSTGRES = "postgres"
-"""One name for all data in Postgres, so that two statements never count as independent."""
+"""One name for all data in Postgres. So a statement that writes commutes with no other statement that uses data."""
 
 CRASHED = "crashed"
 """The answer of an actor that has crashed."""

@@ -36,7 +36,7 @@ class Step:
         file: path, relative to the project folder, of the code that ran the step. Empty if none is known.
         line: line number in the file, from 1; 0 if none is known.
         forced: whether there was no choice, because no actor could go on.
-        answers: the answer of each client that is done.
+        answers: the answer of each client and helper that is done.
         holders: the clients that believe they hold the lock.
         blocked: the clients that wait in a server for another client.
         state: the data on the servers: a list of `{"where", "name", "value", "ttl"}`, TTLs in seconds or None.
@@ -64,11 +64,11 @@ class Trace:
         clients: number of clients.
         schedule: every choice that was made, in order.
         steps: the effect of each choice. The list includes steps that were not chosen, such as time that passed.
-        choices: the possible next choices. Empty when all actors are done.
+        choices: the possible next choices. Empty when the run is over.
         goal: the invariant that the run should break; None for any invariant.
         broken: the invariant that was broken, or None. It may differ from the goal.
         why: how the invariant was broken, in one sentence. Empty if no invariant was broken.
-        ledger: the final figures by name: units at the start, units left, units sold.
+        ledger: the final figures by name, such as units received and units sold.
     """
 
     rung: str
@@ -83,7 +83,7 @@ class Trace:
 
     @property
     def ended(self) -> bool:
-        """Whether every actor is done."""
+        """Whether the run is over: all actors are done, or a violation has ended the run early."""
         return not self.choices
 
     @property

@@ -1,1 +1,1 @@
-"""The ladder: locks and ways of selling in order, called rungs. Each rung fixes one flaw of an earlier rung."""
+"""The ladder: locks and ways of selling in order, called rungs. Each flawed rung names the rung that fixes it."""

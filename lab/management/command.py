@@ -41,7 +41,7 @@ class LabCommand(BaseCommand):
 
 
 def refuse_unless_writable(*folders: Path) -> None:
-    """Check, before the work begins, that results can be stored in folders. A missing folder is created.
+    """Check, before the work begins, that results can be stored in folders. Skip a missing folder: it is created later.
 
     Raises:
         CommandError: a folder cannot be written.

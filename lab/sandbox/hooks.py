@@ -23,7 +23,7 @@ from locking.postgres.session import PostgresSession
 from locking.postgres.settings import SETTINGS
 
 FOREVER: Any = object()
-"""redis-py's default for a timeout: no timeout."""
+"""Stands for a timeout that the caller has not given: wait without a limit."""
 
 
 class _Stopping:

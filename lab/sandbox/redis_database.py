@@ -122,7 +122,7 @@ class RedisDatabase:
         self._snapshot = {key: self.client.dump(key) for key in self.client.keys("*")}
 
     def restore_snapshot(self) -> None:
-        """Restore the data that `save_snapshot` has copied, in one transaction, so that no client sees a part of it."""
+        """Restore the data of `save_snapshot`, without TTLs, in one transaction: no client sees a part of the data."""
         pipeline = self.client.pipeline()
         pipeline.flushdb()
         for key, value in self._snapshot.items():
@@ -140,7 +140,7 @@ def stepping_client(url: str) -> redis.Redis:
 
 
 def shown_keys(client: Any) -> tuple[Mapping[str, Any], ...]:
-    """Return the data in a Redis database, as text for people."""
+    """Return the data in a Redis database, as text for people: of lists and sorted sets, the first ten entries."""
     found = []
     for name in sorted({*client.keys("*")} - {MARK.encode()}):
         kind = client.type(name)

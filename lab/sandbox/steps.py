@@ -95,7 +95,7 @@ EFFECTS = re.compile(r"\bFOR (?:NO KEY )?UPDATE\b|\bFOR (?:KEY )?SHARE\b|ADVISOR
 
 
 def of_statement(sql: str) -> PendingStep:
-    """Return the step for an SQL statement. A statement that changes or locks data commutes with no other statement."""
+    """Return the step for an SQL statement. A write or a lock commutes with no other statement that uses data."""
     text = " ".join(sql.split())
     words = text.upper()
     quiet = words.startswith(("SET ", "SAVEPOINT", "RELEASE", "BEGIN", "SHOW "))

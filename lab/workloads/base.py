@@ -28,7 +28,7 @@ class Workload(ABC):
     """
 
     interchangeable = True
-    """Whether all clients have the same job."""
+    """Whether a search may exchange the clients, because all have the same job."""
 
     def __init__(self, entry: LadderEntry, sandbox: Sandbox, names: Sequence[str], history: History) -> None:
         self.entry = entry

@@ -1,4 +1,4 @@
-"""Sell from the counter in Redis. Forked client processes also import this module, so it must not need Django."""
+"""Sell from the counter in Redis. Forked clients also import this module, and they do not set up Django."""
 
 from __future__ import annotations
 

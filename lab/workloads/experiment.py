@@ -47,7 +47,7 @@ class Experiment:
 
     @property
     def interchangeable(self) -> bool:
-        """Whether all clients have the same job."""
+        """Whether a search may exchange the clients, because all have the same job."""
         return self.workload.interchangeable
 
     @property

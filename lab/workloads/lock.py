@@ -52,7 +52,7 @@ class LockWorkload(Workload):
                 return work()
             except LockUnavailable:
                 # Only the acquire raises this error: the server was lost, or it answered after the TTL. The message of
-                # the error says to try again. Each fault may cause the error once.
+                # the error says to try again. Allow one error for each fault, and one more.
                 attempts += 1
                 if attempts > 1 + self.history.faults:
                     raise

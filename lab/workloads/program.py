@@ -38,7 +38,7 @@ class Work:
     """The job of a worker.
 
     Attributes:
-        rung: the class of the lock, as `module:class`. This process imports no other lock.
+        rung: the class of the lock, as `module:class`.
         lock: name of the lock.
         redis_url: URL of the Redis with the counter.
         ttl: TTL of the lock, in seconds.

@@ -14,7 +14,7 @@ class RedlockClockJump(FaultRung):
     set forward by more than the TTL, and A's grant there expires. The two nodes come back. Now three nodes grant B the
     lock.
 
-    No setting of the nodes repairs this, and Redlock has no fence: its nodes share no counter. It happens less often if
+    No setting of the nodes repairs this, and Redlock has no fence: its nodes share no counter. Jumps are rarer if
     clocks are slewed and never stepped.
 
     Fixed at the store, by the fence of a lock that has one (ZooKeeper, etcd, one Redis): `fence`. The clock of that one

@@ -34,11 +34,11 @@ class RedlockOneClientThrice(LockRung):
     schedule that breaks it: the server grants client A the lock and is lost before it replicates the grant. Its replica
     is promoted and grants B the lock, three times. Both are in the critical section.
 
-    It is `one-primary-with-replicas` with three times the round trips. If the lock on the server were not re-entrant,
-    the mistake would show at once: a client would get one vote of three, and nobody would ever enter.
+    The lock is `one-primary-with-replicas` with three times the round trips. If the lock on the server were not
+    re-entrant, the mistake would show at once: a client would get one vote of three, and nobody would ever enter.
 
-    Fixed by servers that are independent: `redlock`. Source: article 002 (section 4.2.1), whose listing says that one
-    client stands for three to keep it short.
+    Fixed by servers that are independent: `redlock`. Source: article 002 (section 4.2.1). Its listing says that, to be
+    short, it uses one client for three.
     """
 
     slug = "redlock-one-client-thrice"

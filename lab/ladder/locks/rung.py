@@ -1,7 +1,7 @@
 """Base classes of the lock rungs. A rung is one step of the ladder: here a lock with a claim, flawed or sound.
 
-A lock rung implements two methods: `take` acquires the lock and `free` releases it. The lesson is how these two methods
-differ between two neighbouring rungs.
+A `LockRung` implements two methods: `take` acquires the lock and `free` releases it. The lesson is how these two
+methods differ between two neighbouring rungs.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from locking.zookeeper.session import ZooKeeperSession
 
 
 class WatchSetTooLate(Rung, ZooKeeperLock):
-    """Flawed: reading the queue and watching the node in front are two requests, and it may be deleted in between.
+    """Flawed: a client reads the queue and then watches the node in front. The node may be deleted in between.
 
     `exists` sets a watch whether the node is there or not, and its reply says which. The watch on a deleted node waits
     until the node comes back, but a node of a queue never does. The schedule that breaks it: client A holds the lock,
@@ -18,7 +18,7 @@ class WatchSetTooLate(Rung, ZooKeeperLock):
     in the queue, but nothing wakes B, and every other client waits behind B.
 
     Fixed by reading the reply, and reading the queue again when the node is gone: `zookeeper`. Source: article 002,
-    section 3.4, whose published listing does this.
+    section 3.4, whose published listing has this flaw.
     """
 
     slug = "watch-set-too-late"

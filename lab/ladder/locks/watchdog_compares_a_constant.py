@@ -22,7 +22,7 @@ class WatchdogComparesAConstant(RenewedRung):
     out, and B acquires the lock. Both are in the critical section.
 
     If the owner were stored, the watchdog would go on but still renew nothing: `renews-nothing`. Fixed by a script that
-    compares and extends: `renewal`. Source: article 000, whose published listing does this.
+    compares and extends: `renewal`. Source: article 000, whose published listing has this flaw.
     """
 
     slug = "watchdog-compares-a-constant"

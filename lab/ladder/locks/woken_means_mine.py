@@ -17,7 +17,7 @@ class WokenMeansMine(Rung, ZooKeeperLock):
     so a test with two clients passes.
 
     Fixed by reading the queue again, and then watching the node that is now next in front: `zookeeper`. Source: article
-    002, section 3.4, whose published listing does this.
+    002, section 3.4, whose published listing has this flaw.
     """
 
     slug = "woken-means-mine"

@@ -21,8 +21,8 @@ class WrongArgument(LockRung):
     reply. B waits for the rest of the TTL although no client is in the critical section. With a TTL of thirty seconds,
     the shop sells two units per minute.
 
-    Fixed by arguments with names (`nx=True, px=…`): `lua-release`. Source: article 000, whose published listing does
-    this.
+    Fixed by arguments with names (`nx=True, px=…`): `lua-release`. Source: article 000, whose published listing has
+    this flaw.
     """
 
     slug = "wrong-argument"

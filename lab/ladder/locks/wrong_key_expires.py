@@ -9,10 +9,9 @@ class WrongKeyExpires(LockRung):
     """Flawed: the code names the key twice, and the second name is a different one.
 
     PEXPIRE on a missing key is not an error. It replies 0, and the code ignores the reply. The schedule that breaks it:
-    client A acquires the lock and dies, at any moment. The lock has no TTL, although A's own clock says that it has
-    one.
+    client A acquires the lock and dies, at any moment. The key has no TTL, although A's lease has one.
 
-    Fixed by naming the key once: `set-nx-ex`. Source: article 000, whose published listing does this.
+    Fixed by naming the key once: `set-nx-ex`. Source: article 000, whose published listing has this flaw.
     """
 
     slug = "wrong-key-expires"

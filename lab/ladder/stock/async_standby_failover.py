@@ -18,7 +18,7 @@ class AsyncStandbyFailover(StockRung):
     has no order. The stock of the new primary is consistent: only the answers that A and B got show the mistake.
 
     Fixed by a commit that also waits until the standby has the transaction: `sync-standby-failover`. Source: article
-    002 (section 4.2), which tells this of a lock on Redis.
+    002 (section 4.2), which describes this flaw for a lock on Redis.
     """
 
     slug = "async-standby-failover"

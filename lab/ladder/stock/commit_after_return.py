@@ -24,7 +24,7 @@ def _request() -> Iterator[None]:
 class CommitAfterReturn(StockRung):
     """Flawed: the function returns before it commits, so Postgres rolls back all that it has done.
 
-    Lock, check, subtraction and order are right and in order. The schedule that breaks it needs no second client:
+    Lock, check, subtraction and order are all right. The schedule that breaks it needs no second client:
     client A takes the last unit, writes the order, and is told that they have bought. The transaction is still open. At
     the end of the request it is rolled back. The unit is for sale again, and A has no order.
 
@@ -32,7 +32,7 @@ class CommitAfterReturn(StockRung):
     wait.
 
     Fixed by a `with` block, which also commits when `return` leaves it: `redis-lock`. Source: article 002 (section 2),
-    whose first listing does this.
+    whose first listing has this flaw.
     """
 
     slug = "commit-after-return"

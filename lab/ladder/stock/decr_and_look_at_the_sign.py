@@ -18,7 +18,7 @@ class DecrAndLookAtTheSign(CounterRung):
     are back, is still refused.
 
     Fixed by a script that checks before it decrements: `redis-taken-then-the-process-dies`. Source: article 002
-    (section 5), which recommends this.
+    (section 5), which recommends the flawed way.
     """
 
     slug = "decr-and-look-at-the-sign"

@@ -23,8 +23,8 @@ class LockInsideTheTransaction(StockRung):
     commits, B locks and reads "one left". B subtracts as soon as A has committed, and the stock is -1.
 
     Fixed by a lock around the transaction: `redis-lock`. As in the source, the lock here is local to the process. One
-    process is enough to break the rung, but not in every burst. Two processes break it more often, because the lock
-    does not exclude the other one: see `thread-lock`. Source: article 002 (section 1.1, case three).
+    process is enough to break the rung, but not in every burst. Two processes break it more often, because each has a
+    lock of its own: see `thread-lock`. Source: article 002 (section 1.1, case three).
     """
 
     slug = "lock-inside-the-transaction"

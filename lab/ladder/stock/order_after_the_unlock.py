@@ -16,7 +16,7 @@ class OrderAfterTheUnlock(StockRung):
     unit is gone, and no order has it.
 
     Fixed by one transaction for stock and order, under the lock: `redis-lock`. Source: article 002 (section 2), where
-    even the listings that it calls right do this.
+    even the listings that it calls right have this flaw.
     """
 
     slug = "order-after-the-unlock"

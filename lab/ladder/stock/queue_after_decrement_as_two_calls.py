@@ -18,7 +18,7 @@ class QueueAfterDecrementAsTwoCalls(RedisTakenThenTheProcessDies):
     """Flawed: an order in the queue survives the death of its process, but the units are taken before it is queued.
 
     The schedule that breaks it: client A's script has taken the units, and A's process dies before it queues the order.
-    This gap is shorter than on `redis-taken-then-the-process-dies`. So the fault is rarer, but just as hard to explain.
+    This gap is shorter than on `redis-taken-then-the-process-dies`. So a loss is rarer, but just as hard to explain.
 
     Fixed by one script that takes the units and records whom they are for: `lua`. Source: common practice.
     """

@@ -20,7 +20,7 @@ class RefusalSwallowed(StockRung):
     B is refused, its subtraction is rolled back, and its order is written.
 
     Fixed by an exception that leaves the function: `redis-lock`. Source: article 002 (section 2), whose published
-    listing does this.
+    listing has this flaw.
     """
 
     slug = "refusal-swallowed"

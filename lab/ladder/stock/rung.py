@@ -27,7 +27,7 @@ Trigger = Literal["load", "several units", "mixed carts", "crash", "lost data", 
 
 
 class StockRung(Rung, Strategy):
-    """A flawed way of selling. It has the interface of a strategy, and sells from the lab's own tables and keys.
+    """A way of selling with the interface of a strategy. It sells from the lab's own tables and keys.
 
     `fixed_by` may name a strategy in `inventory`, where the sound ways of selling are.
 
@@ -58,7 +58,7 @@ class StockRung(Rung, Strategy):
 
 
 def stock_lock(name: str) -> RedisLock:
-    """Return a sound lock for a sku or a segment of its stock. The flaw of a stock rung is never in its lock."""
+    """Return a sound lock for a sku or a segment of its stock. The rungs that use it have their flaw elsewhere."""
     return RedisLock(get_redis_connection("default"), f"lab:{quote(name, safe='/:')}", ttl=settings.STOCK_LOCK_TTL)
 
 

@@ -37,7 +37,7 @@ class ChoiceRow:
         lock: the class of its lock. None for a strategy without a lock, and for a lock of another project.
         strategy: name of the measured strategy; empty if none.
         measured_lock: name of the measured lock; empty if none.
-        without: how many of how many servers it may lose, such as `1 of 3`; empty if none.
+        without: how many of its servers it may lose, such as `1 of 3`; empty if none.
         minority: address of a document that says that the lock survives the loss of a minority of its servers. No test
             here checks this. Empty if there is no such document.
         guarded: whether the statement or script that takes the stock also checks it, so that no fence is needed.

@@ -1,9 +1,8 @@
 """How long a lock stays held after its client is gone.
 
 There are three cases: the client's process was killed, its machine died, or its network was cut. In the last two cases
-no connection is closed. Each text has its source, and each figure is read from the settings of the code.
-`tests/locking/test_silent_machine.py` drops the packets of holders and confirms the times of six locks after a machine
-has died.
+no connection is closed. Each text has its source. Names in braces stand for settings of the code, see `FIGURES`.
+`tests/locking/test_silent_machine.py` drops the packets of holders and checks six locks after a machine has died.
 """
 
 from __future__ import annotations

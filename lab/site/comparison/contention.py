@@ -163,10 +163,7 @@ def _cost(measured: Measured) -> Iterator[str]:
 
 
 def _first_of_all(rows: Sequence[ContentionRow], holds: Callable[[ContentionRow], bool]) -> ContentionRow | None:
-    """Return the first row for which a condition is true, and true for all later rows too.
-
-    None if the condition is false for the last row.
-    """
+    """Return the first row from which on a condition is true for every row. None if it is false for the last row."""
     found = None
     for row in reversed(rows):
         if not holds(row):

@@ -50,7 +50,7 @@ def replay_for_page(
         lenient: whether to skip choices that the rung does not offer.
 
     Raises:
-        PageRefused: every sandbox is in use, a server does not answer, or the replay took too long.
+        PageRefused: no sandbox is free or usable, a server does not answer, or the replay does not end in time.
         Impossible: a choice is not possible at its place.
     """
     with _errors_as_refusals(), _visitor_slot(), borrowed() as sandbox:

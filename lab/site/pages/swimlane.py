@@ -13,9 +13,9 @@ from lab.site.wording import translated
 from lab.workloads.base import NAMES
 
 ROW = 34
-"""Height of a row in pixels. The list beside the picture has the same height."""
+"""Height of a row in pixels. A row of the list beside the picture has the same height."""
 TAIL = 24
-"""Height in pixels of the space below the last row. The bands show there the state after the last step."""
+"""Height in pixels of the space below the last row. There the bands show the state after the last step."""
 LONGEST_VALUE = 12
 """Maximum length of a value that is shown in full. A longer value is an owner token, whose first letters are enough."""
 SERVERS = {"redis": "Redis", "postgres": "Postgres", "zookeeper": "ZK", "etcd": "etcd"}
@@ -69,7 +69,7 @@ class StepRow:
 
     Attributes:
         number: number of the step, from 1.
-        who: the actor. Empty for a fault that hits no single client.
+        who: the actor. Empty for a fault that hits no single client, and for time that passed.
         does: description of the step.
         mark: the symbol that is drawn.
         y: vertical position of the middle of its row, in pixels.

@@ -41,7 +41,8 @@ class Standings:
     Attributes:
         rows: a row for each racer.
         stock_at: position of the mark for the stock, in percent of the bar.
-        sentence: the state in one sentence, for screen readers. It changes once per racer.
+        sentence: the state in one sentence, for screen readers. It changes only when a racer begins or ends, and
+            at the end of the race.
     """
 
     rows: Sequence[RacerRow]
