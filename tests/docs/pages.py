@@ -24,13 +24,13 @@ def anchors(page: str) -> set[str]:
 
 
 def plain(markdown: str) -> str:
-    """Return the text that readers see of some Markdown, in lower case."""
+    """Return the text that Markdown shows to readers, in lower case."""
     shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", markdown)
     return " ".join(re.sub(r"[`*]", "", shown).replace("“", '"').replace("”", '"').casefold().split())
 
 
 def section(page: str, anchor: str) -> str:
-    """Return the text below the heading with this anchor, up to the next heading."""
+    """Return the text below the heading with this anchor, up to the next heading, without blocks of code."""
     parts = re.split(r"^(?=#+ )", re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL), flags=re.MULTILINE)
     (found,) = [part for part in parts if anchor in anchors(part)]
     return found.partition("\n")[2]
@@ -51,7 +51,7 @@ def exists(address: str, pages: Mapping[str, str] = PAGES) -> bool:
 def moved(words: str, others: str) -> dict[str, str]:
     """Return all pages with `others` in place of `words`, and with `words` at the end of each page.
 
-    Negative controls use it: a reader does not look for advice in another section.
+    Negative controls use these pages: words in another section do not count.
     """
     assert any(words in text for text in PAGES.values())
     return {page: f"{text.replace(words, others)}\n{words}\n" for page, text in PAGES.items()}

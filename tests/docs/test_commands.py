@@ -1,4 +1,4 @@
-"""Every command in README, CONTRIBUTING and docs is run or listed with a reason; a program's parser checks each."""
+"""Every command in README, CONTRIBUTING and docs is checked for mistakes, and is run or listed with a reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LONGER = (
     "ladder --verify setnx fence",
     "ladder --verify lock-inside-the-transaction guarded-update",
 )
-"""`manage.py` commands that only the slow tests run, in this order."""
+"""More `manage.py` commands that a test runs as written, in this order. They take longer."""
 ONLY_PARSED = {
     "make demo": "serves until it is stopped; tests/loadtest runs it",
     "make rush": "starts a shop and measures; tests/loadtest runs it",
@@ -72,7 +72,7 @@ ONLY_PARSED = {
     "cp": "writes into the folder of the project",
     "apt-get": "installs",
 }
-"""Commands that these tests parse and do not run: the first words of each, and the reason."""
+"""Commands that these tests check and do not run: the first words of each, and the reason."""
 MANAGE = """
 import runpy, shlex, sys
 for line in sys.argv[1:]:

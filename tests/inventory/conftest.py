@@ -168,7 +168,7 @@ def ledger(transactional_db: None, redis: Redis) -> Iterator[Ledger]:
 
 
 def replace_in_script(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, guard: str, instead: str = "") -> None:
-    """Replace a guard in a module's script."""
+    """Replace a guard in a script or SQL statement of a module."""
     text = getattr(module, name)
     assert guard in text
     monkeypatch.setattr(module, name, text.replace(guard, instead))

@@ -63,7 +63,7 @@ class Locks:
 
 
 def second_order_of_the_last_unit(strategy: Segmented, ledger: Ledger, redis: Redis) -> Any:
-    """Return the answer to an order for the last unit. An earlier order for it is being saved, and its save fails."""
+    """Return the answer to an order for the last unit. An earlier order for the same unit is being saved, and fails."""
     put_on_sale(strategy, a=1)
     comes, answers = threading.Event(), []
 

@@ -33,7 +33,7 @@ def last_fence() -> tuple[str, int]:
 
 @pytest.mark.parametrize("other", ["insert-lock", "lock-table"])
 def test_a_sku_changes_its_kind_of_lock(ledger: Ledger, other: str) -> None:
-    """A sku can change to a lock with far lower fences. Redis counts microseconds; a table of grants counts from 1."""
+    """A sku can change to a lock with far lower fences: `insert-lock` counts from 1, the others count microseconds."""
     preheated(other, {"a": 4})
     seen = []
     for name in ("redis-lock", other, other, "redis-lock"):

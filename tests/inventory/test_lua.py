@@ -1,4 +1,4 @@
-"""`lua`: Redis admits and Postgres decides. `counter + reserved = on hand` even when a step fails."""
+"""`lua`: Redis admits and Postgres decides. If a step fails, Redis still offers no unit that is sold."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Followed(LuaQueue):
 
 
 class TestFollowed(StrategyConformance):
-    """The tests of every strategy, without those of an answer after the save, which this file replaces."""
+    """The tests of every strategy, except those that expect the answer after the save. This file replaces them."""
 
     test_save_runs_in_the_transaction = None  # type: ignore[assignment]
     test_a_refusal_of_save_takes_nothing = None  # type: ignore[assignment]
@@ -394,9 +394,9 @@ def test_units_of_saved_orders_hide_no_unit_that_redis_does_not_count(
 def test_orders_ended_between_the_two_reads_are_no_doubt(
     strategy: LuaQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, times: int, answer: type[Exception]
 ) -> None:
-    """Orders that end between the two reads of Redis cause no false "sold out".
+    """If queued orders end between the reads of Postgres and Redis, a second look still finds the sku sold out.
 
-    Negative control: after changes at both reads, the customer must try again.
+    Negative control: if orders end during both looks, the customer must try again.
     """
     put(strategy, *[("a", 1)] * 2)
     monkeypatch.setattr(lua_queue, "BATCH", 1)

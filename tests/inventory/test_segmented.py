@@ -103,7 +103,7 @@ def test_round_robin_counts_for_each_sku(ledger: Ledger, name: str, turns: str) 
 
 @pytest.mark.parametrize("adds_up", [True, False])
 def test_an_item_larger_than_a_segment(ledger: Ledger, name: str, adds_up: bool) -> None:
-    """An item larger than any segment is taken from several. Negative control: with one segment, it is refused."""
+    """An item larger than any segment is taken from several. Negative control: if only one segment counts, it fails."""
 
     class Strands(CLASSES[name]):  # type: ignore[misc]
         def units_left(self, sku: str) -> int:

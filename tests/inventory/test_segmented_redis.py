@@ -172,7 +172,7 @@ def test_load_returns_the_difference(strategy: Segmented, counters: SegmentCount
 
 
 def test_the_segment_count_never_shrinks(strategy: Segmented, ledger: Ledger, counters: SegmentCounters) -> None:
-    """A segment that old data of Redis does not count is counted again, because reserved units may return to it."""
+    """Rebalancing raises a segment count that is too low, because reserved units may return to an uncounted segment."""
     order = a_process_dies(counters, 4)
     counters.client.set(segment_count_key("a"), 3)
     assert counters.rebalance("a", 5, 3, 1) == 9

@@ -97,8 +97,8 @@ def test_a_process_loads_only_the_strategy_that_it_uses() -> None:
     assert loaded.stdout.split() == [f"inventory.strategies.{name}" for name in names]
 
 
-# SQL statements and Redis commands of an order of two skus. INSERT is the test's `save` callback. Locks in Postgres use
-# other connections, which are not counted.
+# SQL statements and Redis commands of an order of two skus. INSERT is the test's `save` callback. The locks of
+# `insert-lock`, `lock-table` and `session-lock` use other connections, which are not counted.
 COSTS = {
     "group-commit": ("WITH", ""),
     "advisory-lock": ("BEGIN SELECT SELECT UPDATE UPDATE INSERT COMMIT", ""),

@@ -60,13 +60,13 @@ def sandbox(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDb
 
 @pytest.fixture(scope="module")
 def play(sandbox: Sandbox) -> Player:
-    """Run schedules in a sandbox that only this module uses."""
+    """Return a player for a sandbox that only this module uses."""
     return Player(sandbox)
 
 
 @pytest.fixture(scope="session")
 def sandboxes(servers: Servers, django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> None:
-    """Create the databases of all sandboxes. A test may migrate only its own database."""
+    """Create the databases of all sandboxes in advance, because a test may migrate only its own database."""
     with django_db_blocker.unblock():
         for number in range(django_settings.LAB_SANDBOXES):
             open_sandbox(number).close()
@@ -95,7 +95,7 @@ STRESS = {"broken": 17, "tries": 500, "outdated": False}
 
 @pytest.fixture
 def stored(sandboxes: None, unhashed: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the stored results by two witnesses, one verdict and one failure rate."""
+    """Replace the stored results by two witnesses, one verdict and one stress run."""
     monkeypatch.setattr(witness, "load", WITNESSES.get)
     monkeypatch.setattr(witness, "verdict", lambda slug: VERDICT if slug == "renewal" else None)
     monkeypatch.setattr(witness, "stress", lambda slug: STRESS if slug == "no-lock" else None)

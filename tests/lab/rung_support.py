@@ -53,7 +53,7 @@ class Player:
         )
 
     def survived(self, slug: str, faults: Collection[Fault]) -> set[Fault]:
-        """Return the faults that break nothing. Try each fault after each step of A; then B runs to its end."""
+        """Return the faults that break nothing. Try each at every point in the run of A; then B runs to its end."""
         broken: set[Fault] = set()
         for number, possible in enumerate(self._possible(slug, sorted(faults))):
             for fault in faults:

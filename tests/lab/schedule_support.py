@@ -27,9 +27,10 @@ ONE_OF_EACH_KIND = {
     *("insert-without-owner-and-expiry", "compute-and-overwrite", "lock-inside-the-transaction", "commit-after-return"),
     *("decr-and-look-at-the-sign", "redis-taken-then-the-process-dies", "redis-loses-its-last-second"),
 }
-"""A few flawed rungs that cover every invariant, every fault, and locks in Redis, Postgres and memory.
+"""A few flawed rungs that cover every invariant, and locks in Redis, Postgres and memory.
 
-Rungs whose clients are processes are left out: `test_schedules_on_processes` runs them.
+They also cover every fault that may happen on a playable flawed rung. Rungs whose clients are processes are left out:
+`test_schedules_on_processes` runs them.
 """
 
 

@@ -114,7 +114,7 @@ Edit = tuple[str, str, str]
 def edit(
     before: dict[str, tuple[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., set[str]]:
-    """Edit a copy of the project. Return those of the rungs whose verdict or stress run becomes out of date."""
+    """Return a function that edits a copy of the project. It returns the results that become out of date."""
 
     def change(*edits: Edit) -> set[str]:
         for room in ROOMS:

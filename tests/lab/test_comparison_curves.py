@@ -151,7 +151,7 @@ IDLE = "the processors were 25% to 60% busy. Where they had time left"
 FAILING_FEW = (contended(300, 3), contended(300, 9, 1.0))
 FAILING_MANY = (contended(200, 3, 1.5), contended(100, 9, 3.0))
 FAILING_LESS = (contended(100, 3, 1.5), contended(300, 9, 0.5))
-"""Failures that rise and then fall are no trend."""
+"""Many failures with few clients, and few with many clients, are no trend."""
 NOT_HERE, CLOSE = "The claim does not hold here", "The curves stay close"
 EVERYWHERE = "sold less than nine orders for every ten of row-lock with every number of clients"
 NO_GAIN = "A delay below {} ms shortens the hand-over by less than a tenth."

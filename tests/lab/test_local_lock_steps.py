@@ -67,7 +67,7 @@ def schedules(slug: str, sandbox: Sandbox) -> int:
 def test_the_steps_of_a_lock_add_schedules_only_before_its_first_client(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, slug: str, added: bool
 ) -> None:
-    """Without the step before `file-lock`, A always takes the lock first. Between other steps, nothing is added."""
+    """Without the first step of `file-lock`, A always takes the lock first. Other steps of a lock add no schedules."""
     with_steps = schedules(slug, sandbox)
     monkeypatch.setattr(local_locks, "stop_before", lambda step: None)
     without = schedules(slug, sandbox)

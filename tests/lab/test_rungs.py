@@ -222,7 +222,7 @@ FIGURES = {
     "redis-loses-its-last-second": (1, -1, 2),
     "duplicate-click": (2, 0, 2),
 }
-"""Units received, on hand and sold after replaying the witness of each stock rung."""
+"""Units received, on hand and sold after replaying the witness of each playable stock rung."""
 
 
 @pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in RUNGS if slug in PLAYED))

@@ -326,7 +326,7 @@ def another_process(number: int) -> Iterator[None]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of the sandboxes that are opened from now on, starting with none."""
+    """Forget the idle sandboxes. Return a list that gets the number of each sandbox that is opened."""
     numbers: list[int] = []
     original = pool._open
 

@@ -28,7 +28,7 @@ QUICK = [
     *("renewal", "re-entrant", "fence", "redis-lock", "guarded-update", "lua"),
     *("lock-table-for-update", "lock-table-insert", "postgres-advisory-lock"),
 ]
-"""Sound rungs whose search takes seconds. `manage.py ladder --verify` searches all of them."""
+"""Sound rungs whose search takes seconds. `manage.py ladder --verify` searches all sound rungs."""
 ONE_PREEMPTION = Bounds(preemptions=1, faults=0)
 
 
@@ -93,7 +93,7 @@ def test_three_clients_share_a_sound_lock(sandbox: Sandbox) -> None:
     [pytest.param(slug, marks=pytest.mark.slow if slug == "lua-queue" else ()) for slug in sellers.STRATEGIES],
 )
 def test_no_strategy_sells_a_unit_that_another_client_takes_after_the_read(sandbox: Sandbox, slug: str) -> None:
-    """No schedule sells a unit twice. No client gets an unexpected error, which breaks no invariant of the search."""
+    """No schedule sells a unit twice, and no client gets an unexpected error."""
     experiment, seen = new_experiment(LADDER[slug], sandbox), set[str]()
     judge = experiment.verdict
 

@@ -72,7 +72,7 @@ def test_a_lease_that_is_not_renewed_is_found(sandbox: Sandbox, monkeypatch: pyt
 
 
 def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
-    """A release wakes a waiter: B queries the lock, joins the queue, listens (fourth step), and queries again."""
+    """A release wakes a waiter. Before it, B queries the lock, joins the queue, listens and queries again."""
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["confirmed"]) == (None, 2)
     assert not [step for step in run.steps if step.forced]

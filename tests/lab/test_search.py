@@ -155,7 +155,7 @@ def test_a_deep_search_that_breaks_a_rung_says_so(sandbox: Sandbox, monkeypatch:
 
 
 def test_a_random_sample_follows_where_the_search_reaches_its_limit(sandbox: Sandbox) -> None:
-    """When the search reaches its limit, a random sample follows: here it finds what the first 20 schedules do not."""
+    """When the search reaches its limit, a random sample follows. Here, only a larger sample finds a witness."""
     entry = LADDER["set-nx-ex"]
     found = find(entry, sandbox, Bounds(preemptions=2, faults=1, schedules=20), lambda done: None, 3)
     assert found.run is None
@@ -200,7 +200,7 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
 
 
 def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker may start before the clients. All clients have the same job, so only A of them starts first."""
+    """The worker may start before the clients. All clients have the same job, so of the clients only A starts first."""
     first = set()
     play = Scheduler.play
 

@@ -155,7 +155,7 @@ def test_looking_for_a_notification_is_no_step(sandbox: Sandbox, monkeypatch: py
 
 
 def test_only_one_thread_closes_the_gate() -> None:
-    """Only one of two threads closes the gate. Neither waits for the other, which could be a deadlock."""
+    """Only one of two threads closes the gate. The other does not wait, because the first may be waiting for it."""
     gate = Gate(0)
     with gate.closed(wait=True) as first, gate.closed(wait=True) as second:
         assert (first, second) == (True, False)

@@ -38,7 +38,7 @@ def increment(recipe: Recipe, name: str, options: dict[str, Any], times: int, lo
 
 
 def hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Acquire the lock, report it, and hold it until told to release it."""
+    """Acquire the lock, send its fence, and hold it until a message arrives. Then release it and send the result."""
     lease = acquired(recipe(name, **options))
     pipe.send(lease.fence)
     pipe.recv()
@@ -65,7 +65,7 @@ def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pip
 
 
 def pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> tuple[Lease, str, list[int | None]]:
-    """Acquire the lock and wait for the test's message. Return the lease, what it says then, and calls of `on_lost`."""
+    """Acquire the lock and wait for a message. Return the lease, "held" or "lost", and the fences that were lost."""
     lost: list[int | None] = []
     lease = acquired(recipe(name, on_lost=lambda lease: lost.append(lease.fence), **options))
     pipe.send(lease.fence)
@@ -79,7 +79,10 @@ def pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> tup
 
 
 def write_after_a_pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Acquire the lock, wait for the test's message, and report what the lease says then."""
+    """Acquire the lock, wait for a message, and report what has become of the lease.
+
+    The report is "held" or "lost", the number of calls of `on_lost`, and the result of a release.
+    """
     lease, said, lost = pause(recipe, name, options, pipe)
     pipe.send((said, len(lost), lease.release()))
 

@@ -1,7 +1,7 @@
 """The conformance suite of the locks: one test per property.
 
-The tests of a lock subclass `LockConformance` and the class of each capability that the lock declares, and no other
-class. A flawed lock lists in `FAILS` the tests that it must fail; if it passes one of them, the run fails.
+The tests of a lock subclass `LockConformance` and the class of each capability that the lock declares, but of no other
+capability. A flawed lock lists in `FAILS` the tests that it must fail; if it passes one of them, the run fails.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ class LockConformance(ABC):
         assert run_threads(lambda: self.woken(lock).release(), release)[0] is True
 
     def woken(self, lock: Lock) -> Lease:
-        """Acquire well before the TTL ends, which proves that a release ended the wait."""
+        """Acquire in less than half of the timeout, which proves that a release ended the wait."""
         start = time.monotonic()
         lease = acquired(lock, timeout=WAIT_TIMEOUT)
         assert time.monotonic() - start < WAIT_TIMEOUT / 2, "the waiter was not woken: it looked at the end of its time"
@@ -350,7 +350,7 @@ class LockConformance(ABC):
             return late
 
         with lock.hold():
-            # One quick try is enough on a busy machine.
+            # A busy machine may delay a try, so one quick try is enough.
             wait_for(lambda: late_by() < 0.4)
             assert self.waiters(lock) == 0
 
@@ -398,7 +398,7 @@ class LockConformance(ABC):
         self.fail_12_tries(make_lock(), make_lock(), timeout=0.03)
 
     def fail_12_tries(self, lock: Lock, other: Lock, **how: Any) -> None:
-        """Fail in four threads at once, so that some waiters queue behind others, and leave nothing behind."""
+        """Check that failed tries leave nothing. Four threads try at once, so that some waiters queue behind others."""
 
         def try_in_vain(times: int) -> None:
             for _ in range(times):
@@ -526,7 +526,7 @@ class AcrossMachinesConformance(LockConformance):
         """After a restart, a lease is held or lost as declared, but there are never two holders.
 
         A waiter is granted the lock or raises LockUnavailable. Clients are cut off until the servers are ready, because
-        some servers accept earlier requests and never answer them.
+        some starting servers accept requests and never answer them.
         """
         lock, other, third = (self.made(link.recipe, name, **options) for options in ({}, {}, self.IMPATIENT))
         survives = lock.capabilities.survives_restart
@@ -777,7 +777,7 @@ class RenewsConformance(LockConformance):
             lease.check()
 
     def test_a_grant_that_comes_too_late_is_given_back(self, make_lock: MakeLock) -> None:
-        """Between any two looks at this clock, a thousand seconds pass."""
+        """Each reading of this clock is a thousand seconds later than the one before."""
         clock = partial(next, count(0.0, 1000.0))
         with suppress(LockUnavailable):
             assert make_lock(clock=clock).acquire(blocking=False) is None
@@ -913,7 +913,7 @@ class FairConformance(LockConformance):
 
     @contextmanager
     def behind_another(self, make_lock: MakeLock, recipe: Recipe) -> Iterator[tuple[Any, Callable[[], None]]]:
-        """Yield a waiting process, and a function that releases the lock and checks that the next waiter gets it."""
+        """Yield a waiting process, and a function that releases the lock and checks that the second waiter gets it."""
         lock = make_lock(**self.IMPATIENT)
         lease = acquired(lock)
         ttl = self.IMPATIENT.get("ttl")
@@ -1022,4 +1022,4 @@ CONFORMANCE: dict[str, type[LockConformance]] = {
     "survives_holder_crash": SurvivesHolderCrashConformance,
     "survives_node_loss": SurvivesNodeLossConformance,
 }
-"""The tests of each capability. Those of `across_machines` cut servers off."""
+"""The tests of each capability except `across_machines`, whose tests cut servers off."""

@@ -1,4 +1,4 @@
-"""Fixtures: a Valkey server that is emptied for each test, and private servers for tests that disturb them."""
+"""Fixtures: a shared Valkey server, which `recipe` empties, and private servers for tests that disturb a server."""
 
 from __future__ import annotations
 

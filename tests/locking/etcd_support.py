@@ -166,7 +166,7 @@ class EtcdTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: EtcdLock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters: places queue entries before them, and deletes the entries one by one."""
+        """Put queue entries before the waiters. Yield a function that deletes one entry, which wakes a waiter."""
         seen = self.observer
         with lock.hold():
             keys = [b64encode(f"{lock._prefix}x{place}".encode()).decode() for place in range(100)]

@@ -1,6 +1,7 @@
 """A program in which twenty greenlets add one under a lock, separate because gevent patches the whole process.
 
-It patches the process before `locking` is imported. A fork that has imported `locking` calls `add_in_greenlets`.
+The program patches its process before it imports `locking`. A process that has imported `locking` before the patch
+calls `add_in_greenlets`.
 """
 
 import pickle

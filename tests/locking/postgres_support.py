@@ -114,7 +114,7 @@ class PostgresTraces:
     def waiters(self, lock: Lock) -> int:
         """Count the waiters that sleep at the server, and those that wait behind them in this process.
 
-        A waiter for the row of an InsertLock is not in the queue yet.
+        An InsertLock's waiter that waits for a row does not count, because it is not in the queue yet.
         """
         waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = 'Lock'"
         in_line = """
@@ -173,7 +173,7 @@ class SessionWaits:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters: ends the holder's session, and lets another waiter get the lock first."""
+        """Yield a function that ends the holder's session. The lock then goes to a waiter that has come first."""
         handed, end = threading.Event(), threading.Event()
         lease = acquired(lock)
 

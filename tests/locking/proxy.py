@@ -65,7 +65,7 @@ class Proxy:
                 server = socket.socket(family)
                 try:
                     server.connect(self._server)
-                except OSError:  # The server has closed the connection.
+                except OSError:  # The server accepts no connection.
                     _end(client)
                     _end(server)
                     continue
@@ -135,6 +135,6 @@ class Link:
 
 
 def linked(recipe: RemoteRecipe) -> Link:
-    """Yield the recipe's locks with a proxy in front of each server."""
+    """Return the recipe's locks with a proxy in front of each server."""
     proxies = [Proxy(server) for server in recipe.servers]
     return Link(recipe.through([(proxy.host, proxy.port) for proxy in proxies]), proxies)

@@ -63,7 +63,7 @@ class Quorum:
         return ZooKeeperRecipe(",".join(member.hosts for member in members), self.folder, own)
 
     def replace_disk(self, member: Any) -> None:
-        """Kill a member, delete its data, and add it again as the server's manual says."""
+        """Kill a member, delete its data, and let it join again, as the server's manual says."""
         member.kill()
         member.lose_disk()
         if self.is_etcd:
@@ -100,7 +100,7 @@ def running_quorum(kind: str, folder: Path) -> Iterator[Quorum]:
 
 
 def granted(lock: Lock) -> Lease:
-    """Return the lease of the lock. While the servers elect a leader, try again."""
+    """Acquire the lock and return its lease. Try again while the servers elect a leader."""
 
     def ask() -> Lease | None:
         try:

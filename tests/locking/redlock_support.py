@@ -73,7 +73,7 @@ class RedlockRecipe:
 
 
 def admin(node: Valkey) -> redis.Redis:
-    """Return a client of the node that does not retry."""
+    """Return a client of the node, without retries."""
     return redis.Redis.from_url(node.url, retry=Retry(NoBackoff(), 0))
 
 

@@ -1,4 +1,4 @@
-"""Helpers of the tests that wrap each other lock in a ReentrantLock."""
+"""Helpers of the tests that wrap another lock in a ReentrantLock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OF_THE_LOCK_WITHIN = (
 
 
 def of_the_lock_within(tests: type[LockConformance]) -> list[str]:
-    """Return the names of the slow tests that depend only on the wrapped lock."""
+    """Return those names of `OF_THE_LOCK_WITHIN` that are tests of this class."""
     return [name for name in OF_THE_LOCK_WITHIN if getattr(tests, name, None) is not None]
 
 

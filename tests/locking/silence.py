@@ -21,8 +21,8 @@ DROP_EVERY_PACKET = struct.pack("HBBI", 0x06, 0, 0, 0)
 def drop_packets(descriptor: int) -> None:
     """Make the kernel drop all packets to a TCP socket, answer none, and send none by itself.
 
-    A stopped process or a silent proxy does not simulate a dead machine: the kernel still answers keepalives. Turn off
-    keepalives of this side, because without answers they would end the connection.
+    A stopped process or a silent proxy does not simulate a dead machine: the kernel still answers keepalives. This
+    side sends no keepalives either, because without answers they would end the connection.
     """
     program = ctypes.create_string_buffer(DROP_EVERY_PACKET, len(DROP_EVERY_PACKET))
     with socket.socket(fileno=os.dup(descriptor)) as end:

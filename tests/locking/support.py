@@ -117,7 +117,7 @@ class Cell(Protocol):
 
 
 class Recipe(Protocol):
-    """Makes locks that exclude each other. It can be pickled for another process."""
+    """Makes locks. Locks of the same name exclude each other. A recipe can be pickled for another process."""
 
     def __call__(self, name: str, **options: Any) -> Lock: ...
 
@@ -128,7 +128,7 @@ class RemoteRecipe(Recipe, Protocol):
     """Makes locks on servers whose addresses a test can replace, and names the bytes of a release request."""
 
     RELEASE: ClassVar[bytes]
-    """Bytes that, of all requests of a holder, only the last request of a release contains."""
+    """Bytes in the last request of a release. Before it, a holder sends them only to extend its lease."""
 
     @property
     def servers(self) -> Sequence[Address]: ...
@@ -154,7 +154,7 @@ class RedisCell:
 
 @dataclass(frozen=True)
 class FileCell:
-    """A number in a file, for locks whose server cannot store numbers."""
+    """A number in a file, for locks that are not on Redis."""
 
     path: Path
 
@@ -246,12 +246,12 @@ def separate_clients(recipe: Any, count: int) -> Iterator[list[Any]]:
 
 
 RECIPES = [f"tests.locking.{server}_support" for server in ("etcd", "postgres", "redlock", "zookeeper")]
-"""The modules with recipes of locks on servers other than Redis."""
+"""The other modules with recipes of locks on servers."""
 
 
 @contextmanager
 def process(target: Callable[..., None], *args: Any) -> Iterator[tuple[Any, Pipe]]:
-    """Run `target(*args, pipe)` in another process. Yield the process and the other end of the pipe."""
+    """Run `target(*args, pipe)` in another process. Yield the process and our end of the pipe."""
     context = multiprocessing.get_context("forkserver")
     # Import modules once, in the fork server, because otherwise 50 short-lived children import them.
     context.set_forkserver_preload(["pytest", "tests.locking.actors", *RECIPES])
@@ -402,14 +402,14 @@ class RedisTraces:
         return asleep + (sum(local) if asleep else 0)
 
     def is_asleep(self, thread: int) -> bool:
-        """Return whether the blocking pop was sent. redis-py closes a connection if it is interrupted while sending."""
+        """Return whether the thread is not sending a command. redis-py closes a connection that is interrupted then."""
         return "send_packed_command" not in stack_of(thread)
 
     clients = staticmethod(separate_clients)
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wake waiters with a grant that has expired long ago."""
+        """Yield a function that wakes waiters with a grant that has expired long ago."""
         wake = f"lock:{{{lock.name}}}:wake"
         with lock.hold():
             yield lambda: self.client.exists(wake) or self.client.rpush(wake, "1 1 over")

@@ -61,7 +61,7 @@ class Names(str, Enum):  # noqa: UP042 - members of a StrEnum format as their te
 
 @pytest.mark.parametrize("lock", MAKERS)
 def test_a_name_in_an_enum_is_its_text(lock: str) -> None:
-    """It equals its text, but formats as `Names.STOCK` and has the hash of `STOCK`: it would lock something else."""
+    """A member equals its text, but formats as `Names.STOCK` and hashes as `STOCK`: it would lock something else."""
 
     def texts(name: str) -> dict[str, tuple[type, str]]:
         return {key: (type(it), str(it)) for key, it in vars(MAKERS[lock](name)).items() if isinstance(it, str | Path)}
@@ -75,7 +75,7 @@ class Counts(int, Enum):
 
 @pytest.mark.parametrize(("lock", "argument"), [("RedisLock", "wait_for_replicas"), ("Redlock", "retries")])
 def test_a_count_in_an_enum_is_its_number(lock: str, argument: str) -> None:
-    """It equals its number, but formats as `Counts.TWO`, which a server would refuse."""
+    """A member equals its number, but formats as `Counts.TWO`, which a server would refuse."""
 
     def numbers(count: int) -> dict[str, tuple[type, str]]:
         found = vars(MAKERS[lock]("a", **{argument: count})).items()
@@ -133,7 +133,7 @@ def test_a_constructor_refuses(
         ([{"timeout": each} for each in TOO_LONG], ValueError, "timeout must be 1000000 seconds"),
         ([{"timeout": each} for each in (-1.0, -0.001, NAN)], ValueError, "timeout must be 0 or more"),
         ([{"timeout": each, "blocking": False} for each in (0.0, 5.0)], ValueError, "timeout needs blocking"),
-        # A timeout in its place, as in `acquire(0.5)`, would wait without limit.
+        # The 0.5 of `acquire(0.5)` is not the timeout. If it were accepted, the call would wait without limit.
         ([{"blocking": each} for each in (0.5, 1, "no", None)], TypeError, "blocking must be True or False"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Negative controls of the conformance suite: a lock with one fault fails the test for this fault.
+"""Negative controls of the conformance suite: a lock with one flaw fails the test for this flaw.
 
-More controls are in the tests of etcd, ZooKeeper, InsertLock, kazoo's recipe and the lab's flawed locks.
+More controls are in the tests of the other locks, of kazoo's and Redisson's recipes, and of the lab's flawed locks.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class TestForgetsThatItHasAsked(Faulty):
 
 @fails("test_the_holder_is_told_when_the_server_hangs")
 class TestWaitsForRenewal(Faulty):
-    """Flawed: the watchdog waits for a renewal as long as a client would wait."""
+    """Flawed: the watchdog waits ten seconds for each renewal."""
 
     @pytest.fixture(autouse=True)
     def _waits(self, monkeypatch: Patch) -> None:
@@ -123,7 +123,7 @@ class TestWakesNobody(Faulty):
 
 @fails("test_an_idle_waiter_is_quiet")
 class TestPolls(Faulty):
-    """Flawed: a waiter looks twenty times a second."""
+    """Flawed: a waiter queries the lock at least twenty times a second."""
 
     @pytest.fixture(autouse=True)
     def _polls(self, monkeypatch: Patch) -> None:

@@ -116,7 +116,7 @@ class TestThreadLock(suite.FairConformance, suite.ForkConformance, suite.QuietWa
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Yield a function that gives up waiting. With this lock, that wakes only the holder."""
+        """Yield a function that queues and gives up. With this lock, that wakes only the first place, the holder's."""
         with lock.hold():
             yield lambda: lock.acquire(timeout=0)
 

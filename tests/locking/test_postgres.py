@@ -71,7 +71,8 @@ Admin = psycopg.Connection[Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    # Import psycopg once, in the fork server, for many short-lived processes, unless another test file has started it.
+    # Let the fork server import psycopg once for many short-lived processes. This has no effect if another test file
+    # has started the fork server.
     multiprocessing.set_forkserver_preload(["pytest", "tests.locking.actors", "tests.locking.postgres_support"])
     forkserver.ensure_running()
     with running_postgres() as running:
@@ -85,7 +86,7 @@ def conninfo(server: Postgres) -> str:
 
 @pytest.fixture(scope="module")
 def admins(server: Postgres) -> Iterator[list[Admin]]:
-    """The sessions that this module's tests have opened; only the last may be in use."""
+    """Yield the sessions that this module's tests have opened. Only the last one is in use."""
     opened: list[Admin] = []
     yield opened
     for one in opened:
@@ -94,7 +95,7 @@ def admins(server: Postgres) -> Iterator[list[Admin]]:
 
 @pytest.fixture
 def admin(server: Postgres, admins: list[Admin]) -> Admin:
-    """Return a session that all tests share. After a test has restarted the server, open it again."""
+    """Return a session that all tests share. Open a new one after a test has restarted the server."""
     with suppress(IndexError, psycopg.OperationalError):
         # Flush the statistics. Otherwise rows changed in an earlier test may be counted in this one.
         admins[-1].execute("SELECT pg_stat_force_next_flush()")
@@ -226,7 +227,7 @@ class TestInsertLockThatPolls(TestInsertLock):
 
 @dataclass(frozen=True)
 class PatientRecipe(PostgresRecipe):
-    """Makes locks whose waiters never pause long enough to query again."""
+    """Makes locks whose waiters keep their place in the queue, however long they are stopped."""
 
     def __call__(self, name: str, **options: Any) -> Lock:
         insert.PAUSE_IN_TTLS = 1000
@@ -273,7 +274,7 @@ def any_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) ->
 
 @pytest.fixture(params=[AdvisoryLock, RowLock])
 def session_recipe(request: pytest.FixtureRequest, conninfo: str, tmp_path: Path) -> PostgresRecipe:
-    """A recipe of a lock that its session holds."""
+    """Return the recipe of a lock that a session holds."""
     return PostgresRecipe(request.param, conninfo, tmp_path)
 
 

@@ -1,6 +1,6 @@
 """Locks on Postgres do not survive the loss of the primary, as the table of locks says.
 
-The standby that replaces the primary knows only the grants that had reached it, and no session.
+The standby that replaces the primary knows no session, and only the grants of InsertLock that had reached it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Pair:
     standby: Standby
 
     def lock(self, kind: Any, client: str, **parameters: str) -> Any:
-        """Return a lock of a client that connects to the server that accepts writes."""
+        """Return a lock of the client. It connects to whichever server accepts writes."""
         hosts = f"{self.primary.folder},{self.standby.folder}"
         place = {"host": hosts, "port": PORT, "user": USER, "dbname": DATABASE, "target_session_attrs": "read-write"}
         # Give each client its own conninfo, because threads of one process share the sessions of a conninfo.
@@ -64,7 +64,7 @@ def test_a_grant_that_the_standby_has_not_received_is_granted_twice(pair: Pair) 
     pair.fail_over()
     second = acquired(pair.lock(InsertLock, "B"), blocking=False)
     assert not first.lost
-    assert second.fence <= first.fence  # Fences do not help: the table that counts them was lost.
+    assert second.fence <= first.fence  # Fences do not help: the standby has not received the last one either.
     second.release()
 
 

@@ -219,7 +219,7 @@ class TestHandOver:
 
 
 class TestTimeOfAGrant:
-    """The lifetime of a grant by release counts from the waiter's last refused request."""
+    """When a release hands over the lock, the waiter counts its TTL from its last refused request."""
 
     def handed(self, lock: RedisLock, client: redis.Redis) -> tuple[str, str, NotGranted]:
         """Return a grant that a waiter would pop, the waiter's token, and the refusal of its request."""

@@ -298,7 +298,7 @@ class TestEveryKindOfClient:
             return late
 
         with lock.hold():
-            # One quick try is enough on a busy machine, because the server's timer would always add GRACE.
+            # If the server ended the wait, every try would be late by GRACE. So one quick try is enough.
             wait_for(lambda: late_by() < GRACE / 2)
 
 

@@ -88,7 +88,7 @@ def clients(recipe: RedlockRecipe) -> Clients:
 
 @pytest.fixture
 def make(clients: Clients) -> Make:
-    """Return a function that makes locks of one name whose connections are open."""
+    """Return a function that makes a lock and opens its connections."""
 
     def lock(name: str = "lock", **options: Any) -> Redlock:
         made = Redlock(clients, name, **{"ttl": LONG, "node_timeout": NODE_TIMEOUT, "retry_delay": 0.02, **options})

@@ -78,7 +78,7 @@ class UnattendedWatchdog(Watchdog):
 
 
 class TestTurn:
-    """One `tick` of the watchdog while the clock stands still."""
+    """Single ticks of the watchdog, on a clock that only the test moves."""
 
     @pytest.fixture(autouse=True)
     def _watchdog(self) -> None:

@@ -91,9 +91,9 @@ def seconds_until_free(recipe: Any, name: str, death: str) -> float:
 def test_a_lease_ends_alike_in_both_cases_and_a_session_does_not(
     recipes: dict[str, Any], record_property: Callable[[str, object], None]
 ) -> None:
-    """A lease lasts equally long after the death of a process or a machine. A session lasts longer after a machine's.
+    """A session lasts longer after the death of a machine than after that of a process. A lease does not.
 
-    The seconds are only recorded, because a slow machine may take long.
+    The exact seconds are only recorded. The bounds are wide, because a slow machine may take long.
     """
     with ThreadPoolExecutor(2 * len(recipes)) as pool:
         asked = {

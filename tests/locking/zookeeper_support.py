@@ -80,7 +80,7 @@ class Clients:
             return self._made[key]
 
     def reconnect(self) -> None:
-        """Wait until each client is connected to a working server, after all servers have cut their connections."""
+        """Wait until each client has a working connection. A new election makes all servers cut their connections."""
         for client in list(self._made.values()):
             wait_for(lambda client=client: self._answered(client))  # type: ignore[misc]
 
@@ -109,7 +109,10 @@ def request_of(kind: type) -> bytes:
 
 @dataclass(frozen=True)
 class ZooKeeperRecipe:
-    """Makes `ZooKeeperLock`s on one server. Locks with the same TTL share a client with that session timeout."""
+    """Makes `ZooKeeperLock`s on the servers at `hosts`.
+
+    Locks with the same TTL share a client with that session timeout.
+    """
 
     RELEASE: ClassVar[bytes] = request_of(Delete)
 
@@ -199,7 +202,7 @@ class ZooKeeperTraces:
 
     @contextmanager
     def woken_in_vain(self, lock: Lock) -> Iterator[Callable[[], object]]:
-        """Wakes waiters by changing the holder's node."""
+        """Yield a function that changes the holder's node, which wakes the waiter that watches it."""
         client, path = parts(lock)
         with lock.hold():
             (holder,) = self.line(lock)

@@ -1,4 +1,4 @@
-"""The storefront in Chromium: a web server of its own, browsers of customers, and the texts of the Buy button."""
+"""Helpers for tests of the storefront in Chromium: a web server, customers' browsers, and texts of the Buy button."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def enter(port: int, browser: Browser) -> Iterator[Enter]:
-    """Open browsers of customers. When the test ends, no page may have written to its console."""
+    """Return a function that opens a browser. At the end, no page may have failed or written to its console."""
     complaints: list[str] = []
     contexts = []
     address = f"http://127.0.0.1:{port}"

@@ -101,7 +101,7 @@ class BusyShop(World):
 
 
 def on_offer(sample: SampleSale, *, opens: float, closes: float = 1) -> OnSale:
-    """Create a sale of a sample's products that opens and closes in so many hours. Preheat it if it is open."""
+    """Create a sale of a sample's products, and preheat it if it is open. `opens` and `closes` are hours from now."""
     now = timezone.now()
     sale = Sale.objects.create(
         name=sample.name, opens_at=now + timedelta(hours=opens), closes_at=now + timedelta(hours=closes)

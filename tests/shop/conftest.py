@@ -142,7 +142,7 @@ ADVISES_TO_WAIT = {
 
 
 def assert_problem(response: Any, status: int, slug: str, *, pointers: Sequence[str] | None = None) -> dict[str, Any]:
-    """Check that it is a complete problem document, explained at the URL of its type, with `errors` at the pointers."""
+    """Check a response: a complete problem document, explained at its type's URL, with `errors` at `pointers`."""
     assert (response.status_code, response.headers["Content-Type"]) == (status, "application/problem+json")
     document: dict[str, Any] = json.loads(response.content)
     assert (document["type"], document["status"]) == (f"/api/problems/{slug}/", status)
@@ -208,7 +208,7 @@ def on_hand(sku: str = "a") -> tuple[int, int | None]:
 
 
 def taken() -> dict[str, int]:
-    """Return the units that one customer has bought in one sale, by sku."""
+    """Return the units bought, by sku, in a test with one customer and one sale."""
     return dict(Allowance.objects.values_list("sku", "taken"))
 
 

@@ -1,4 +1,4 @@
-"""The WSGI application of the web server, with an export that holds the lines of all orders before it sends one."""
+"""The WSGI application of the web server, with an export that builds a list of all lines before it sends the first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ streamed = orders.rows
 
 def held_rows(found: QuerySet[Order], *, references: bool = True) -> Iterator[str]:
     lines = streamed(found, references=references)
-    yield next(lines)  # The heading, because the web server answers 503 if the head of an answer takes too long.
+    yield next(lines)  # Send the heading at once: without a first part, the web server soon answers 503.
     yield from list(lines)
 
 

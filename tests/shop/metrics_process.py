@@ -1,4 +1,4 @@
-"""Processes that count in a metrics folder, forked from one that has imported the shop: an import takes a second."""
+"""Processes that record metrics in a folder, forked from one that has imported the shop: an import takes a second."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def wait_once_for_the_pool(folder: Path, address: str, seconds: SimpleQueue[floa
     """Wait for the only connection of a pool while another caller holds the connection. Then report the pool twice.
 
     Args:
-        seconds: queue that gets the seconds from before the wait until after it. A busy machine may need many.
+        seconds: queue that receives an upper bound of the wait, in seconds.
     """
     pool = ConnectionPool(address, min_size=1, max_size=1)
-    pool.wait()  # The first caller is not to wait for the connection to be opened.
+    pool.wait()  # Open the connection, so that the first caller does not wait for it.
     recorder.connection = SimpleNamespace(pool=pool)  # type: ignore[assignment]
     counting = recorder.Recorder("web", MetricsFolder(folder), str)
     held = pool.getconn()
@@ -102,5 +102,5 @@ def wait_once_for_the_pool(folder: Path, address: str, seconds: SimpleQueue[floa
     pool.putconn(held)
     second.join()
     seconds.put(time.monotonic() - begun)
-    for _ in range(2):  # What was told once is not told again.
+    for _ in range(2):  # The second report must not repeat the first one.
         counting.web_process(busy=0, waiting=0)

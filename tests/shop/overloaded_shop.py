@@ -14,7 +14,7 @@ limits.BODY = limits.REQUEST = 1
 
 
 def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-    """Answer a health check. For any other request, wait for as long as the process lives."""
+    """Answer a health check, and fail at `/broken/`. For any other request, wait for as long as the process lives."""
     if environ["PATH_INFO"] == "/broken/":
         raise LookupError("a fault of the application")
     if environ["PATH_INFO"] != "/health/":

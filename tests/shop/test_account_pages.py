@@ -149,7 +149,7 @@ WRONG = [("username", "bob"), ("username", "bob@example.com"), ("email", "not an
 
 @pytest.mark.parametrize(("field", "wrong"), WRONG)
 def test_a_form_that_is_wrong_says_where(client: Client, field: str, wrong: str) -> None:
-    """A user name has no @, because it could be somebody's address."""
+    """A user name with @ is refused, because it could be the mail address of another person."""
     new_user("bob")
     page = text(client.post("/account/signup/", {**ADA, field: wrong}))
     assert re.search(rf'id="id_{field}_error".*?<input [^>]*id="id_{field}"[^>]* aria-invalid="true"', page, re.DOTALL)

@@ -256,7 +256,7 @@ def test_a_form_sent_twice_delivers_once(admin_client: Client) -> None:
     # Saving the form again, as the message suggests, records a second delivery.
     assert '<input type="hidden" name="received_before" value="15"' in again
     assert admin_client.post(A, {**form, "received_before": "15"}).status_code == 302
-    # Negative control: a form that does not name the last movement is saved at once.
+    # Negative control: a form without `received_before` is saved at once.
     assert admin_client.post(A, move("5")).status_code == 302
     assert stocked() == (25, 25)
 

@@ -282,12 +282,13 @@ def test_an_action_on_a_malformed_id_is_refused_with_a_reason(world: World, redi
     client, failed = superuser(), []
     before = contents()
     for path, model, name in actions():
+        # Objects of all other models are never deleted.
         if name == "delete_selected" and model not in {
             "product",
             "sale",
             "user",
             "group",
-        }:  # are never deleted
+        }:
             continue
         for wrong in ("", "1" if model == "order" else UNKNOWN_ORDER):
             for more in ({"index": "0"}, {"post": "yes"}):

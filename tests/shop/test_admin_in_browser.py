@@ -35,7 +35,7 @@ KINDS = {
 IN_THE_DARK = {"index", "shop_refund_changelist", "shop_order_change", "shop_sale_change", "shop_order_record_payment"}
 """Pages that are also opened with the dark colours of the theme."""
 MOST_POLLS = 3
-"""Polls of the overview until it shows an order: one may be under way, and one may get older figures."""
+"""Maximum number of polls until the overview shows an order. One may be under way, and one may get cached figures."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), needs_chromium]
 
@@ -64,7 +64,7 @@ class Operator:
         self.page.on("console", self._hear)
 
     def _hear(self, message: ConsoleMessage) -> None:
-        """Note an error in the console. The browser also logs one for a page with status 404."""
+        """Note an error in the console, except the browser's own error for the page `missing`, which has status 404."""
         if message.type == "error" and not (self.missing and message.location["url"].endswith(self.missing)):
             self.complaints.append(f"{self.page.url}: {message.text}")
 

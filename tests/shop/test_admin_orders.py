@@ -133,7 +133,7 @@ def test_an_export_has_what_the_operator_may_see(staff: Callable[..., Client]) -
     (row,) = exported(staff("view_order"))
     assert "references" not in row
     assert "provider-4711" not in row.values()
-    # Nor does the search tell whether a reference exists.
+    # The search does not reveal a reference, either.
     assert len(exported(staff("view_order", "view_payment"), q="provider-4711")) == 1
     assert exported(staff("view_order"), q="provider-4711") == []
 
@@ -172,7 +172,7 @@ def test_the_time_line_of_an_order_that_ended(admin_client: Client) -> None:
     assert time_line(admin_client, cancelled)[-1] == f"Cancelled {cancelled.customer}"
     once = [f"Cancelled . {WHY} admin"]
     assert time_line(admin_client, by_operator)[1:] == once, "once, though the history has it, too"
-    Ending.objects.all().delete()  # An earlier version of the shop has ended the orders.
+    Ending.objects.all().delete()  # As if an earlier version of the shop had ended the orders.
     assert time_line(admin_client, expired)[-1].startswith("– Expired . It was not paid in time")
     assert time_line(admin_client, cancelled)[-1] == f"– Cancelled {cancelled.customer}"
     assert time_line(admin_client, by_operator)[1:] == once

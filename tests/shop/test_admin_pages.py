@@ -44,7 +44,7 @@ ANSWERS = {
 """Addresses that are no pages, and why."""
 READ_ONLY = {"stockmovement", "refund", "order", "payment", "unmatchedreport"}
 NEVER_DELETED = {*READ_ONLY, "stockitem", "sale"}
-"""Models whose rows nobody adds, and those whose rows nobody deletes; a sale only before it is preheated."""
+"""Models whose rows cannot be added, and models whose rows cannot be deleted. A preheated sale cannot be deleted."""
 NO_PAGE = {f"{name}_add" for name in READ_ONLY} | {f"{name}_delete" for name in NEVER_DELETED}
 
 
@@ -147,7 +147,7 @@ def test_with_the_formats_of_django_the_history_has_a_foreign_date(
 
 
 def test_a_page_is_the_same_in_every_language(shop: BusyShop) -> None:
-    """The admin is in English only: what a browser prefers changes nothing, so nothing is half translated."""
+    """The admin is in English only. The language of the browser changes nothing, so no page is half translated."""
     token = re.compile(r'name="csrfmiddlewaretoken" value="[^"]*"')
     for path in (ORDERS, f"{SALES}{shop.ids['sale']}/change/", f"{SALES}{shop.ids['sale']}/pause/"):
         pages = [shop.client.get(path, headers={"accept-language": language}).text for language in ("en", "zh-hans")]

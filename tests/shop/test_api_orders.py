@@ -120,10 +120,10 @@ def test_refusals_say_why(buyer: Buyer, offer: OnSale) -> None:
 def test_a_sale_that_hides_the_number_left_does_not_tell_it_in_a_refusal(
     buyer: Buyer, stock_shown: str, strategy: str
 ) -> None:
-    """An order for more than can be left buys nothing, so it must not be a way to ask for the number."""
+    """A refused order costs nothing. If refusals told how many units are left, anybody could ask for the number."""
     offer = on_sale({"c": 30}, strategy=strategy)
     Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
-    for _ in range(2):  # the second time perhaps from the memory of `inventory.sold_out`
+    for _ in range(2):  # The second refusal may come from the cache of `inventory.sold_out`.
         problem = assert_problem(buyer.order(order_body(offer, c=100)), 409, "sold-out")
         assert (problem["sku"], problem["wanted"], problem["detail"]) == ("c", 100, "c: fewer than 100 are left")
         assert "left" not in problem
@@ -172,7 +172,7 @@ def test_stock_that_is_not_loaded_is_503(buyer: Buyer) -> None:
 
 
 KEPT = 600
-"""Seconds for which Redis keeps a count of the tests that set the throttle's clock."""
+"""Seconds for which Redis keeps a count in tests that set the throttle's clock."""
 
 
 @pytest.fixture

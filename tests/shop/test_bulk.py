@@ -35,7 +35,7 @@ def _small_batches_and_time_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run_on_page(client: Client, path: str, action: str, *, across: str = "0") -> list[str]:
-    """Run an action on all rows of a page, or with `across` of the list. Return the messages for the next page."""
+    """Run an action on all rows of a page, or of the list if `across` is "1". Return the messages for the next page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TemplateResponse, "rendered_content", "")
         shown: Any = client.get(path)
@@ -63,7 +63,7 @@ def test_many_orders_are_cancelled_in_batches_with_one_message(
     pending(60)
     with CaptureQueriesContext(connection) as queries:
         assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders are cancelled."]
-    # One order at a time would take more than ten statements each.
+    # One by one, each order would take more than ten statements.
     assert len(queries) < 100
     assert (orders_in("cancelled"), on_hand()[0], LogEntry.objects.count()) == (60, 1000, 60)
     assert run_on_all(admin_client, ORDERS, "cancel") == ["60 orders had been cancelled before."]
@@ -91,7 +91,7 @@ def test_rows_that_are_changed_one_by_one_end_in_time_too(
     monkeypatch.setattr(bulk, "TIME", 0.0)
     pending(3)
     left = "2 orders are left: repeat the action to go on."
-    StockItem.objects.filter(sku="a").update(received=997)  # Leave no units that could be returned.
+    StockItem.objects.filter(sku="a").update(received=997)  # Make a return break `on_hand <= received`.
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert message.count("was not cancelled. Try again.") == 1
     assert message.endswith(left)
@@ -127,7 +127,7 @@ def test_an_order_that_cannot_be_cancelled_does_not_stop_others(admin_client: Cl
     offer = on_sale({"a": 5, "b": 5})
     stuck = buy(offer, a=3).order.pk
     buy(offer, b=1)
-    StockItem.objects.filter(sku="a").update(received=2)  # Leave too few units for three to be returned.
+    StockItem.objects.filter(sku="a").update(received=2)  # Make the return of `a` break `on_hand <= received`.
     (message,) = run_on_all(admin_client, ORDERS, "cancel")
     assert f"{stuck} was not cancelled. Try again. Postgres reports:" in message
     assert dict(Order.objects.values_list("items__product", "state")) == {"a": "pending", "b": "cancelled"}

@@ -118,7 +118,6 @@ def test_the_button_says_each_state_in_both_languages(enter: Enter, language: st
 def test_the_button_says_the_place_in_the_queue_and_in_the_waiting_room(
     enter: Enter, language: str, viewport: dict[str, int]
 ) -> None:
-    """The button says the place of a queued order, and of a waiting customer."""
     says = SAYS[language]
     customer, _, address = prepared(strategy="lua-queue")
 

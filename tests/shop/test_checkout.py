@@ -66,7 +66,7 @@ def request_of(offer: OnSale, customer: int, **units: int) -> tuple[OrderRequest
 
 
 class Paused(Strategy):
-    """A strategy that pauses before its commit."""
+    """A strategy that saves the order, and waits before it commits."""
 
     name = "paused"
 
@@ -169,7 +169,7 @@ def test_concurrent_key_lookups_share_one_query(customer: int) -> None:
 
 
 def test_every_key_is_looked_up_as_it_is(customer: int) -> None:
-    """Every key is looked up as it is, even `null`, which Postgres reads as no text unless it is quoted."""
+    """Every key is looked up as it is, even `null`: Postgres reads an unquoted `null` in an array as NULL."""
     offer = on_sale({"a": 5})
     for key in ("null", "NULL", "a:b~c.d_e-f"):
         buy(offer, customer, key=key, a=1)

@@ -1,4 +1,4 @@
-"""The door of the web server, which reads requests before threads serve them: what bad clients can hold."""
+"""The door of the web server reads a request before a thread serves it. So slow clients hold no threads."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _granian(folder: Path, application: str) -> Iterator[tuple[int, psutil.Proce
             wait_for(lambda: _status(port) == 200, "granian to answer")
             yield port, psutil.Process(server.pid)
         finally:
-            # Kill the group, because granian's worker would outlive it if its thread is held.
+            # Kill the process group, because a worker whose thread is held would outlive its parent.
             os.killpg(server.pid, signal.SIGKILL)
 
 
@@ -154,7 +154,7 @@ def test_a_long_body_is_refused_at_every_address_before_it_is_sent(port: int, pa
 
 @pytest.mark.parametrize("path", ["/api/orders/", "/api/sales/", "/admin/login/", "/none"])
 def test_a_body_that_nobody_reads_leaves_the_connection_usable(port: int, path: str) -> None:
-    """Each request is refused before its body: for its token, its method, its CSRF token or its address."""
+    """Each request is refused before its body is read: for its token, its method, its CSRF token or its path."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.connect()
     used = connection.sock
@@ -272,7 +272,7 @@ def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Pro
 
     def burst() -> float:
         before = cpu_seconds(process)
-        # One client, because with several clients chance decides how large batches are, and so what an order costs.
+        # Use one client: with several, the sizes of batches vary at random, and so does the cost of an order.
         orders(400)
         return cpu_seconds(process) - before
 
@@ -360,7 +360,7 @@ def _unread(port: int, sent: bytes) -> socket.socket:
 
 
 def _look_again(server: psutil.Process, clients: list[socket.socket]) -> int:
-    # Wait between checks, which each list all connections of the machine. `wait_for` repeats them.
+    # Wait between the checks of `wait_for`, because each check reads all connections of the machine.
     time.sleep(0.5)
     return _connected(server, clients)
 
@@ -373,7 +373,7 @@ def _connected(server: psutil.Process, clients: list[socket.socket]) -> int:
 
 
 class Request:
-    """A request without a body, instead of granian's scope and protocol objects."""
+    """A request without a body. It stands in for both the scope and the protocol object of granian."""
 
     method, path, query_string, http_version, scheme, authority = "GET", "/", "", "1.1", "http", "localhost"
     server = client = "127.0.0.1:80"
@@ -452,7 +452,7 @@ class Gone(Request):
 
 
 def test_a_client_that_cannot_be_answered_ends_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that cannot be answered ends no thread: neither one that serves requests nor the check of deadlines."""
+    """A response that cannot be sent ends neither a thread that serves requests nor the one that checks deadlines."""
     go_on = threading.Event()
 
     def application(environ: dict[str, str], start_response: Callable[..., object]) -> HttpResponse:

@@ -39,7 +39,7 @@ def idle(django_db_setup: None) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def answers_while_idle(idle: int) -> dict[str, Answer]:
-    """Return, by problem type, the answers for which the server needs a thread. The last request keeps the thread."""
+    """Return responses of a server whose thread is free, by problem type. The last request keeps the thread."""
     slow = {"Content-Length": "500"}
     return {
         problems.INTERNAL.slug: answer(idle, "GET", "/broken/", BROWSER),
@@ -72,7 +72,7 @@ REFUSED = [
     pytest.param("POST", TOO_LONG, problems.TOO_LARGE, id="long form"),
     pytest.param("POST", CHUNKED, problems.LENGTH_REQUIRED, id="form without a length"),
 ]
-"""A method, headers, and the problem that they meet."""
+"""A method, headers, and the problem that the door answers with."""
 
 
 @pytest.mark.parametrize(("method", "headers", "problem"), REFUSED)

@@ -1,4 +1,4 @@
-"""What ended an order: when and by whom, written together with its state, and shown to customers and operators."""
+"""How orders end: when and by whom is written together with the state, and shown to customers and operators."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_row_and_the_page_say_when_and_by_whom(order: UUID, who: str) -> None:
 
 @pytest.mark.parametrize("who", ENDS)
 def test_without_the_row_there_is_no_time(order: UUID, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: without its row, a page shows no time. So it shows orders that an earlier version has ended."""
+    """Negative control: without the row, the page shows no time. Orders that an earlier version ended have no row."""
     monkeypatch.setattr(states, "record_endings", lambda *_, **__: None)
     before = now()
     ENDS[who][0](order)

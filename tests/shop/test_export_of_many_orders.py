@@ -34,7 +34,7 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how m
 MANY = 100_000
 FEW = 1_000
 LEAST = 2_000_000
-"""Bytes: the minimum growth for a few orders that is assumed, even if the measured growth is less."""
+"""Bytes. A few orders are assumed to need this much memory, even if less is measured."""
 INSERT = """
     WITH placed AS (
         INSERT INTO shop_order (id, customer_id, sale_id, currency, state, reason, key, body_hash, created_at,
@@ -73,7 +73,7 @@ def memory(process: psutil.Process, name: str) -> int:
 @contextmanager
 def measured(process: psutil.Process) -> Iterator[list[int]]:
     """Yield a list. At the end of the block, it contains the maximum number of bytes by which the process grew."""
-    Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # `VmHWM` begins anew.
+    Path(f"/proc/{process.pid}/clear_refs").write_text("5")  # Reset `VmHWM`.
     before, growth = memory(process, "VmRSS"), list[int]()
     yield growth
     growth.append(memory(process, "VmHWM") - before)
@@ -92,7 +92,7 @@ def slow_export(port: int, session: str) -> Iterator[Callable[[], list[str]]]:
     response.begin()
 
     def read() -> None:
-        with suppress(OSError, http.client.HTTPException):  # The block has ended.
+        with suppress(OSError, http.client.HTTPException):  # At the end of the block, the socket is shut down.
             while part := response.read(20_000):
                 body.extend(part)
                 hurry.wait(0.2)
@@ -128,9 +128,9 @@ def worker_of(server: subprocess.Popen[bytes]) -> psutil.Process:
 
 @on_linux
 def test_a_slow_reader_of_an_export_costs_no_memory_and_no_thread(redis: Redis, session: str) -> None:
-    """Negative control: a web server that puts all pieces into granian's stream needs more memory.
+    """During a slow export, a server with one thread and one connection to Postgres answers other requests.
 
-    The server has one thread and one connection to Postgres, and still answers other requests.
+    Negative control: a web server that puts all pieces into granian's stream needs more memory.
     """
     offer, customer = on_sale({"a": 1}), new_customer()
     insert(FEW, sale=offer.sale, customer=customer)
@@ -161,7 +161,7 @@ def test_a_slow_reader_of_an_export_costs_no_memory_and_no_thread(redis: Redis, 
 
 @on_linux
 def test_an_export_of_100000_orders_needs_as_much_memory_as_one_of_1000(redis: Redis, session: str) -> None:
-    """Negative control: a web process that builds a list of all lines, though it sends them one by one, needs more."""
+    """Negative control: a web process that builds a list of all lines before it sends them needs more."""
     offer, customer = on_sale({"a": 1}), new_customer()
     insert(FEW, sale=offer.sale, customer=customer)
     with (

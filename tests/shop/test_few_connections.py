@@ -46,7 +46,7 @@ def test_threads_that_share_a_connection_sell_everything(one_connection: None, s
     start = threading.Barrier(BUYERS)
 
     def buy(turn: int) -> Placed:
-        """Place an order. In every second call, the thread holds the connection, because it has read the offer."""
+        """Place an order. If `turn` is odd, the thread reads the offer first, so it already holds the connection."""
         if turn % 2:
             return place_order(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
         request = make_request(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))

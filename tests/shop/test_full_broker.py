@@ -126,7 +126,7 @@ WAITS = pytest.mark.xfail(strict=True, raises=AssertionError)
 
 @pytest.mark.parametrize("step", [HeartOfOneAttempt, pytest.param(Heart, marks=WAITS)])
 def test_a_heartbeat_does_not_wait_until_the_broker_is_back(redis: Redis, step: type[Heart]) -> None:
-    """The worker's loop sends it, so a worker that was told to stop would not stop until then."""
+    """The worker's loop sends the heartbeat. While the loop waits for the broker, the worker cannot stop."""
     with temporary() as valkey:
         app = Celery(broker=broker_url(valkey.url))
         consumer = SimpleNamespace(timer=Timer(), event_dispatcher=app.events.Dispatcher(app.connection_for_write()))

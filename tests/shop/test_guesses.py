@@ -118,7 +118,7 @@ def test_guesses_at_the_same_time_are_counted_before_they_are_checked(
     assert statuses[429] + statuses[503] == 12 - min(limit, 12)
 
 
-# Each value of one parameter meets each value of another.
+# Any two values of different parameters occur together (pairwise testing).
 @pytest.mark.parametrize(
     ("away", "limited", "wrong"),
     [
@@ -131,7 +131,7 @@ def test_guesses_at_the_same_time_are_counted_before_they_are_checked(
 def test_tries_under_way_are_no_wrong_guesses(
     user: User, settings: Any, redis_gone: Gone, monkeypatch: pytest.MonkeyPatch, away: bool, limited: str, wrong: int
 ) -> None:
-    """Tries in progress are not wrong guesses: if they use up the limit, the answer is to try again at once."""
+    """Tries in progress are not wrong guesses: if they use up the limit, the answer is to try again in a second."""
     setattr(settings, limited, wrong + 1)
     checks, check = threading.Barrier(2, timeout=WAIT_TIMEOUT), User.check_password
 

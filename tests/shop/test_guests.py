@@ -341,7 +341,7 @@ def same_browser(slug: str, *, cookie: str = "browser") -> tuple[Client, Client]
 
 @pytest.mark.parametrize("known", [True, False], ids=["", "control"])
 def test_forms_that_a_browser_sends_at_the_same_time_make_one_guest(slug: str, known: bool) -> None:
-    """With the negative control: without the id of the browser, they make two."""
+    """Negative control: without a common id of the browser, they make two guests."""
     first, second = same_browser(slug, cookie="browser" if known else "another")
     at_once(partial(become_guest, slug, first), partial(become_guest, slug, second, "second@example.com"))
     answers = [client.answer.status_code for client in (first, second)]  # type: ignore[attr-defined]
@@ -617,7 +617,7 @@ def test_a_guest_with_an_order_in_the_queue_is_kept() -> None:
 
 
 def test_an_address_that_is_confirmed_meanwhile_is_kept(slug: str) -> None:
-    """A guest corrects their address in one window while they open the link of the first one in another."""
+    """A guest corrects their address in one window, and meanwhile opens the link for the first address in another."""
     client = become_guest(slug)
     client.post("/account/guest/", ACCOUNT)
     first = link()

@@ -36,7 +36,7 @@ WORDS = {
 
 
 def open_to_guests(*, guests: bool = True, **options: int) -> str:
-    """Put a product on sale, and return the address of its page."""
+    """Put a product on sale, for guests too if `guests`, and return the address of its page."""
     offer, address = sold(**options)
     Sale.objects.filter(pk=offer.sale).update(guest_checkout=guests)
     return address

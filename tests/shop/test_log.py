@@ -1,4 +1,4 @@
-"""The log as text and as JSON: each line names its request and its order, and a client's mistake writes none."""
+"""The log as text and as JSON: each line names its request and its order. A client's mistake writes no line."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_log_in_without_a_hint_gets_one_on_the_way_through_the_log_in_page(cli
 
 @pytest.mark.parametrize("logged_in", [True, False])
 def test_a_token_corrects_a_wrong_hint(client: Client, user: User, *, logged_in: bool) -> None:
-    """Without a session, such as after its end, the page need not request a token again."""
+    """Without a session, the response deletes the hint, so that the page does not request a token again."""
     if logged_in:
         client.force_login(user)
     client.cookies[login_hint.COOKIE] = "forged"
@@ -79,7 +79,7 @@ def test_a_token_corrects_a_wrong_hint(client: Client, user: User, *, logged_in:
 
 
 def test_pages_that_a_proxy_caches_set_no_cookie(user: User) -> None:
-    """Public pages set no cookie, even if the hint is missing or wrong, although such a page may read the session."""
+    """Public pages set no cookie, even if the hint is missing or wrong. Such a page may still read the session."""
     slug = Sale.objects.values_list("slug", flat=True).get(pk=on_sale({"a": 1}).sale)
     for hint in ("", "forged"):
         client = Client()

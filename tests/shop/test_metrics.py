@@ -236,7 +236,7 @@ def _web_processes(server: int) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_what_a_worker_does_appears(redis: Redis, tmp_path: Path) -> None:
-    """A worker's orders saved, stock reconciled, and heartbeats appear. Each stage of an order is measured."""
+    """The metrics show the orders that a worker saves, and its reconciliation. Each stage of an order is measured."""
     queued, sold = on_sale({"a": 5}, strategy="lua-queue"), on_sale({"b": 5}, strategy="lua")
     grouped = on_sale({"c": 9}, strategy="group-commit")
     operator = session_of(User.objects.create_superuser("root").pk)

@@ -71,7 +71,7 @@ def test_orders_keep_names_currency_and_refunds(earlier: Any) -> None:
 
 
 LIVE = {"shop": "0016", "inventory": "0005"}
-"""The first migrations that have to run while the shop sells."""
+"""The first migration of each app that has to run while the shop sells."""
 
 
 def test_no_migration_drops_a_constraint_while_the_shop_sells() -> None:

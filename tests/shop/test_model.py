@@ -91,7 +91,7 @@ class Shop(RuleBasedStateMachine):
         return self.received[sku] - self.taken()[sku]
 
     def buy(self, customer: int, cart: dict[str, int], key: str) -> Placed:
-        """Buy. While the stock is not loaded, try again; the second time, save queued orders first."""
+        """Buy. Try again while the stock is not loaded. After the second attempt, save queued orders first."""
         for attempt in range(4):
             try:
                 return place_order(customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key)
@@ -125,8 +125,8 @@ class Shop(RuleBasedStateMachine):
         """Check a second order under a key. It was queued, because Redis had lost the key of the first order.
 
         Args:
-            before: the first order, if both have the same content: then it stands. None if the content differs: then
-                the second order is rejected.
+            before: the first order, which is the only one to stay, if both have the same content. None if their content
+                differs: the second order is then rejected.
         """
         save_queued()
         stands = find_order(order, customer=customer).order
@@ -152,7 +152,7 @@ class Shop(RuleBasedStateMachine):
         if not registry.get(self.strategy).queues:
             self.forgotten.add((customer, key))
         if short or over:
-            # Redis has lost the counts per customer, but Postgres has them.
+            # A counter or a count per customer in Redis was wrong. Postgres rejects the order when it is saved.
             save_queued()
             assert Order.objects.get(pk=order).state == Order.State.REJECTED
             self.ended.add(order)

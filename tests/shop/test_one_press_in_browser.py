@@ -318,7 +318,7 @@ def test_a_busy_shop_is_asked_again_with_the_same_key_and_not_before_it_says(ent
 
 
 def test_a_date_in_retry_after_keeps_the_usual_pauses(enter: Enter) -> None:
-    """A CDN or a firewall may name a date. The page then pauses by itself, and its pauses grow."""
+    """A CDN or a firewall may send a date. The page ignores it, and makes its own pauses, which grow."""
     context, page, _ = at_the_button(enter, "Math.random = () => 0.5;")
     asked = refuse_orders(context, *[(429, "too-fast", "Wed, 21 Oct 2026 07:28:00 GMT")] * 3)
     button(page).click()
@@ -338,7 +338,7 @@ def test_retry_after_is_a_number_of_seconds_of_at_most_a_minute(enter: Enter) ->
 
 @pytest.mark.parametrize("statuses", [[401], [408, 503, 503, 503, 401]], ids=["at once", "after failures"])
 def test_a_token_that_has_ended_is_replaced(enter: Enter, statuses: list[int]) -> None:
-    """An order whose response was lost is not called refused because the token has ended in the meantime."""
+    """The page replaces an expired token and sends the order again, also if earlier attempts have failed."""
     # Pauses are random. Without this script, five of them can take half a minute.
     context, page, _ = at_the_button(enter, "Math.random = () => 0.1")
     keys = orders_of(context)
@@ -413,7 +413,7 @@ def test_the_form_and_the_button_of_the_page_share_an_unanswered_order(
 ) -> None:
     """A press whose response is lost, a reload, and the other way to press: one order.
 
-    Negative control: without the script of the form, its key is another one.
+    Negative control: without `buy.js`, the form uses another key, and a second order is placed.
     """
     customer, _, address = prepared()
     context = enter(customer)
@@ -439,7 +439,7 @@ def test_the_form_and_the_button_of_the_page_share_an_unanswered_order(
         page.wait_for_url("**/orders/*/")
     else:
         context.unroute("**/now.json")
-        page = opened(context, address)  # A tab that shows an error page would go on loading it.
+        page = opened(context, address)  # Use a new tab: the old one goes on loading its error page.
         shows(page, EN["buy"])
         button(page).click()
         shows(page, EN["yours"])
@@ -506,7 +506,7 @@ def test_the_form_buys_once_after_a_lost_answer_if_a_script_does_not_load(
         stored = SessionStore(session)
         del stored[kept_key(offer.sale)]
         stored.save()
-    page = context.new_page()  # The other tab goes on loading an error page.
+    page = context.new_page()  # Use a new tab: the old one goes on loading its error page.
     press_the_form(page, address)
     page.get_by_role("button", name=EN["buy"]).click()
     page.wait_for_url("**/orders/*/")

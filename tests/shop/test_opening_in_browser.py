@@ -59,7 +59,7 @@ PRESSES = """
         button.click();
     }, 5);
 """
-"""A program in the page, which presses Buy as soon as that is possible, and notes when."""
+"""A script that presses Buy as soon as the button is enabled, and stores the time."""
 
 OPENING = """
     import("/static/shop/asking.js").then(({ clock, local }) => {
@@ -67,13 +67,13 @@ OPENING = """
         return Date.parse(document.querySelector("[data-shown=opens_at]").dateTime) - clock.now() + local();
     })
 """
-"""Returns the time of the opening in milliseconds, by the browser's clock, and lets no answer change what it is."""
+"""Returns the opening by the browser's clock, in milliseconds. After that, no response sets the page's clock."""
 
 KNOWN = "import('/static/shop/visit.js').then(({ visit }) => Boolean(visit.login && visit.sale))"
 """Returns whether the page knows its sale and its customer."""
 
 RENDER = 200
-"""Milliseconds between two looks of the page at its clock."""
+"""Milliseconds between two checks of the clock by the page."""
 
 
 @pytest.mark.parametrize("reserved", [True, False])

@@ -107,9 +107,9 @@ def test_without_redis_an_order_can_be_cancelled(customer: int, redis_gone: Gone
 def test_returned_units_lock_no_row_for_redis_if_it_has_no_counter(
     customer: int, monkeypatch: pytest.MonkeyPatch, name: str, asks: bool
 ) -> None:
-    """Without a counter, returning units reads no Redis under a row lock. The control has a counter.
+    """Without a counter, a return of units does not use Redis under a row lock. The control has a counter.
 
-    Otherwise a hanging Redis would stop sales that need only Postgres.
+    So a Redis that hangs does not stop a sale that needs only Postgres.
     """
     order = place(on_sale({"a": 1}, strategy=name), customer, a=1)
     locked: list[bool] = []
@@ -367,7 +367,7 @@ PASSES = {
 
 @pytest.fixture
 def contested(customer: int) -> UUID:
-    """A pending order of two units whose time is over. Its customer has paid for three other units."""
+    """A pending order of two units whose time to pay is over. Its customer has paid for three other units."""
     offer = on_sale({"a": 13}, strategy="lua", limit=5)
     pay_order(place(offer, customer, a=3), customer=customer)
     order = place(offer, customer, a=2)
@@ -376,7 +376,7 @@ def contested(customer: int) -> UUID:
 
 
 def act(name: str, order: UUID, reference: str = "pay_1") -> str:
-    """Change the order, and return the result as one word."""
+    """Change the order, and return the result as a short text."""
     customer = Order.objects.values_list("customer", flat=True).get(pk=order)
     try:
         match name:

@@ -83,7 +83,7 @@ def events(page: str) -> list[str]:
 
 def test_the_list_has_twenty_orders_to_a_page_the_newest_first(client: Client, customer: int) -> None:
     offer = on_sale({"a": 100})
-    made = sorted(buy(offer, customer, a=1).order.pk for _ in range(23))  # In one millisecond, ids have no order.
+    made = sorted(buy(offer, customer, a=1).order.pk for _ in range(23))  # Ids of one millisecond may be in any order.
     buy(offer, new_customer(), a=1)
     first = client.get("/orders/").content.decode()
     linked = [UUID(each) for each in re.findall(r'href="/orders/([0-9a-f-]{36})/"', first)]
@@ -151,7 +151,7 @@ def test_a_pending_order_tells_how_long_and_what_to_do(client: Client, order: UU
         assert part in text
     assert events(page) == ["Placed", "Saved"]
     left = int(re.search(r'data-left="(\d+)"', page)[1])
-    # The page was made earlier than now, so this is the least that it may show, however slow the machine is.
+    # The page was made before now, so it shows at least the time that is left now, even on a slow machine.
     until = Order.objects.get().payable_from + timedelta(seconds=settings.ORDER_TTL)
     assert (until - timezone.now()) // timedelta(milliseconds=1) <= left <= 1000 * settings.ORDER_TTL
     assert 'data-poll="0"' in page

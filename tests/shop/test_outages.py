@@ -229,7 +229,7 @@ def test_one_caller_asks_again_after_a_second(clock: Clock, monkeypatch: pytest.
 
 @pytest.mark.parametrize("ask", [offers.get, offers.get_newest], ids=["", "rereads the price"])
 def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
-    """Any response of Postgres ends the outage: from then on, offers are as young as before."""
+    """Any response of Postgres ends the outage. After that, cached offers expire as early as before the outage."""
     sale = on_sale({"a": 1}).sale
     known = offers.get(sale)
     with monkeypatch.context() as silenced:

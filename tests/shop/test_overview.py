@@ -162,7 +162,7 @@ def advice_elsewhere(pages: Mapping[str, str] = PAGES) -> set[str]:
 
 
 def test_the_section_of_each_alert_has_its_advice() -> None:
-    """Another test checks that the table has every alert."""
+    """`test_the_table_reaches_every_alert` checks that `RED` has every alert."""
     assert advice_elsewhere() == set()
     assert all(len(alert.advice.split()) >= 3 for wrong in RED.values() for alert in red(**wrong))
 
@@ -213,7 +213,7 @@ RED: dict[str, dict[str, Any]] = {
 
 
 def red(**wrong: Any) -> list[Alert]:
-    """Return the alerts of a quiet shop with an open sale, in which this is wrong."""
+    """Return the alerts of a quiet shop with an open sale, after the changes in `wrong`."""
     of_sale = {name: wrong.pop(name) for name in ("paused_at", "preheated_at") if name in wrong}
     now = timezone.now()
     sale = Sale(name="Now", opens_at=now, closes_at=now, **{"preheated_at": now, **of_sale})
@@ -348,12 +348,12 @@ def a_replica(redis: Redis) -> Iterator[None]:
 def test_a_redis_that_refuses_writes_asks_for_an_operator_and_celery_is_unknown(
     redis: Redis, staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, full: Full, kind: str, reason: str
 ) -> None:
-    """Heartbeats are refused, too. So the overview must not ask for a second beat, until both could sign again."""
+    """Redis refuses heartbeats, too. So no alert may call worker or beat dead until they can write heartbeats again."""
     monkeypatch.setattr(document, "LEAST", 0.0)  # no cache
     monkeypatch.setattr(document, "SHARE", 0.0)
     buy(on_sale({"a": 3}), a=1)
     operator = staff("view_order")
-    redis.delete(heartbeat.KEY)  # Their last heartbeats are too old.
+    redis.delete(heartbeat.KEY)  # As if the last heartbeats were too old.
     with full() if kind == "full" else a_replica(redis):
         shown = parts(operator)
         said = f"^Redis refuses writes: .*{reason}.* docs/incidents.md#redis-refuses-writes$"
@@ -415,7 +415,7 @@ def test_each_sale_has_its_own_refusals(staff: Callable[..., Client], monkeypatc
 def test_a_verdict_that_takes_too_long_is_missing_and_not_green(
     staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The audit reads all orders, and a statement of the web server has 10 s."""
+    """The audit reads all orders, and Postgres ends a statement of the web server after 10 s."""
     monkeypatch.setattr(conservation, "FIGURES", "SET statement_timeout = 1; SELECT pg_sleep(60)")
     shown = parts(staff("view_sale", "view_stockitem"))
     assert shown["verdict"].startswith("Not audited : Postgres did not add up the orders. canceling statement due to")
@@ -501,9 +501,9 @@ def test_operators_share_the_figures_of_a_second(staff: Callable[..., Client], m
 def test_an_open_page_does_not_count_all_orders_each_second(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cards are read every 5 s, and for each page that opens. Negative control: without that, they are read often.
+    """An open page gets new cards every 5 s. Negative control: without the limit, each poll reads them.
 
-    An operator opens the overview after they have sent a refund. It must not say that the refund is due.
+    A page that is opened reads them at once: an operator who has just sent a refund must not see it as due.
     """
 
     def counted(path: str) -> int:

@@ -161,7 +161,7 @@ def test_an_overview_is_red_and_old_while_postgres_hangs(proxy: Proxy) -> None:
 
 
 def test_an_overview_that_only_takes_long_is_old_but_not_red(live_server: Any) -> None:
-    """The audit of very many orders may take longer than the page waits before it fades. That is no outage."""
+    """The audit of very many orders may take over 3 s. The page then marks its figures as old, without an alert."""
     on_sale({"a": 3})
     with opened_overview(live_server.url, session_of_an_operator()) as page:
         held: list[Route] = []

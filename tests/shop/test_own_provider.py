@@ -1,4 +1,4 @@
-"""A payment provider with a protocol of its own is connected by one class: where buyers pay, and what it reports."""
+"""One class connects a payment provider with its own protocol: where buyers pay, and what the provider reports."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECRET = b"of the provider"
 
 
 def documented() -> Any:
-    """Return the class of the documentation: a provider that counts in cents and names its fields as it likes."""
+    """Return the class of the documentation: a provider that counts in cents and has its own names of fields."""
     text = (CHECKOUT / "docs" / "payment-provider.md").read_text()
     (sample,) = re.findall(r"```python\n([^`]*?class TinyPay.*?)```", text, re.DOTALL)
     names: dict[str, Any] = {"SECRET": SECRET, "hmac": hmac, "Decimal": Decimal, "urlencode": urlencode}

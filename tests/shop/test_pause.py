@@ -55,7 +55,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 ACCEPTS = import_module("shop.migrations.0019_order_functions").ACCEPTS
 UNCHECKED = "(queued OR paused_at IS NULL)", "true"
 STALE = "VOLATILE", "STABLE"
-"""Flaws in `shop_accepts_order`: it does not look whether the sale is paused, or sees only what its caller sees."""
+"""Flaws in `shop_accepts_order`: it does not check for a pause, or it sees only the snapshot of its caller."""
 
 
 @contextmanager
@@ -118,7 +118,7 @@ BURSTS = ("guarded-update", "group-commit", "lua-queue")
 
 
 class Burst:
-    """Customers who place orders in several threads, one after the other, until the burst is stopped."""
+    """Several threads that place orders, each for one new customer after another, until the burst is stopped."""
 
     THREADS = 6
 
@@ -213,7 +213,7 @@ def test_in_the_middle_of_a_burst_nothing_is_taken_after_the_pause_and_nothing_b
 
 
 def assert_clean_cut(burst: Burst) -> set[UUID]:
-    """Check that a pause in a burst takes no order after it and loses none. Return the saved orders."""
+    """Run the burst. Check that no order is taken after the pause and none is lost. Return the saved orders."""
     taken = run(burst)
     saved = set(Order.objects.filter(state="pending").values_list("pk", flat=True))
     assert set(burst.placed) <= saved, "an order that was answered is lost"
@@ -245,7 +245,7 @@ def test_without_the_check_while_saving_orders_are_taken_after_the_pause(strateg
 @pytest.mark.parametrize("strategy", ["guarded-update", "group-commit", "redis-lock"])
 @pytest.mark.parametrize("sound", [True, False], ids=["", "which sees only what its statement sees"])
 def test_an_order_that_waits_for_the_stock_during_the_pause_is_refused(strategy: str, sound: bool) -> None:
-    """The one statement that takes stock and saves began before the pause. It must see the pause all the same."""
+    """The statement that takes stock and saves the order began before the pause. It must still see the pause."""
     offer = on_sale({"a": 3}, strategy=strategy)
     with nullcontext() if sound else flawed(STALE), ThreadPoolExecutor(1) as pool:
         with transaction.atomic():

@@ -79,7 +79,7 @@ def test_an_order_that_cannot_expire_does_not_stop_others(customer: int, caplog:
     offer = on_sale({"a": 5, "b": 5})
     stuck = place(offer, customer, a=3)
     place(offer, customer, b=1)
-    StockItem.objects.filter(sku="a").update(received=2)  # Three units cannot be returned now.
+    StockItem.objects.filter(sku="a").update(received=2)  # Make the return of `a` break `on_hand <= received`.
     make_due()
     assert expire_unpaid() == 1
     assert state(stuck) == "pending"

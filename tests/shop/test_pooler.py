@@ -341,7 +341,7 @@ def test_a_server_that_the_pooler_cannot_reach_is_away(mode: str, through: Throu
     assert is_away(raised.value)
 
 
-# The look at the start
+# The check at the start
 
 
 def test_a_pooler_does_not_hide_that_postgres_is_away_or_read_only(
@@ -473,7 +473,7 @@ def order_body_of(strategy: str, sku: str) -> str:
 
 @pytest.mark.slow
 def test_no_request_is_answered_5xx_and_limits_hold(mode: str) -> None:
-    """No request gets a 5xx, and limits hold: 12 customers per strategy, eight at a time, four reads per order."""
+    """No request gets a 5xx: 12 customers per strategy, eight at a time, four reads each. A locked row is a 503."""
     reads = ("/api/orders/", "/api/sales/", "/api/orders/", "/health/")
 
     def place(body: str) -> list[int]:

@@ -288,7 +288,7 @@ def test_each_red_line_is_reached_and_shown(
     staff: Callable[..., Client],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The preflight runs once for each reason to be red. The admin page shows each red finding once."""
+    """The test reaches every red finding in the code. The admin page shows each red finding once."""
     for changed in (
         {"DEBUG": True, "HTTPS": False, "ALLOWED_HOSTS": ["*"], "PAYMENT_SECRET": "short", "WEB_PROCESSES": 1000},
         {"ALLOWED_HOSTS": ["localhost"], "PAYMENT_SECRET": "", "PAY_WITHOUT_PROVIDER": False},

@@ -25,7 +25,7 @@ from tests.shop.conftest import Buyer, assert_conserved, assert_problem, make_du
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 SAVED_AND_QUEUED = ["guarded-update", "lua-queue"]
-"""Strategies that keep price and name in Postgres at once, and in Redis until the order is saved."""
+"""One strategy saves price and name in Postgres at once. The other keeps them in Redis until the order is saved."""
 
 
 def body_with_price(offer: OnSale, price: Any, **units: int) -> dict[str, Any]:

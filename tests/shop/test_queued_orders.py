@@ -297,7 +297,7 @@ def lose_queued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_key_of_an_order_without_a_row_is_kept(buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Redis keeps the key of an order without a row for a day."""
+    """If a rejected order has no row in Postgres, Redis keeps its key for a day."""
     first = buyer.order(order_body(offer, a=1), key="mine").json()
     lose_queued(monkeypatch)
     assert orders_in() == 0

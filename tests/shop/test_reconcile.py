@@ -87,7 +87,7 @@ def unconfirmed(monkeypatch: pytest.MonkeyPatch, offer: OnSale) -> UUID:
 
 @pytest.mark.slow
 def test_a_long_queue_can_be_reconciled(redis: Redis, counters: Counters) -> None:
-    """A long queue can be reconciled. Control: a query with a parameter for each order exceeds Postgres's limit."""
+    """Very many reservations can be reconciled. Control: a query with a parameter for each exceeds Postgres's limit."""
     offer = on_sale({"a": 70_000}, strategy="lua")
     note = json.dumps({"items": [["a", 1]], "at": time.time()})
     orders = [uuid4() for _ in range(70_000)]
@@ -122,7 +122,7 @@ def test_without_asking_postgres_sold_units_are_returned(offer: OnSale, monkeypa
 def test_reservations_are_counted_again_after_a_loss(
     redis: Redis, counters: Counters, lost: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too many reserved units make customers try again for ever. Too few reserved units are sold twice."""
+    """If the count of reserved units is too high, customers retry for ever. If it is too low, units are sold twice."""
     monkeypatch.setattr("shop.reconcile.save_queued", lambda **_: 0)
     offer = on_sale({"a": 5, "b": 5}, strategy=strategy)
     for _ in range(2):
@@ -356,7 +356,7 @@ def test_an_unexpected_error_of_one_part_does_not_stop_the_others(
 def test_reservations_are_released_although_saving_fails(
     offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any
 ) -> None:
-    """If queued orders cannot be saved, reservations are released. Then an unexpected error is raised."""
+    """If saving queued orders fails, reservations are released anyway. After that, an unexpected error is raised."""
     counters.take(new_request(("a", 2)))
     monkeypatch.setattr("shop.reconcile.save_queued", raising(error))
     with pytest.raises(LookupError, match="a fault") if isinstance(error, LookupError) else nullcontext():
@@ -529,7 +529,7 @@ def buy_until_sold_out(offer: OnSale) -> None:
 def test_an_older_redis_loses_nothing_and_sells_nothing_twice(
     redis: Redis, name: str, more: int, reconciled: bool
 ) -> None:
-    """After a restore of older data, Redis loses nothing and sells nothing twice."""
+    """After Redis is restored from older data, no order is lost and no unit is sold twice."""
     offer = on_sale({"a": 10}, strategy=name)
     first = [buy(offer, a=1).order.pk for _ in range(2)]
     older = {key: redis.dump(key) for key in redis.scan_iter("{stock}*")}

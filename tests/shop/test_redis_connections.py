@@ -23,7 +23,7 @@ THREADS = 8
 
 
 class SilentServer:
-    """A server that never responds, and counts its clients. The kernel connects them, and no thread accepts them."""
+    """A server that never responds, and counts its clients. The kernel connects them. Only `count` accepts them."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)

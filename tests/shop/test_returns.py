@@ -85,7 +85,7 @@ def test_items_are_returned_one_by_one(customer: int, name: str) -> None:
 
 
 def test_no_more_units_are_returned_than_were_bought(customer: int) -> None:
-    """The shop refuses such a return, and so does the table."""
+    """The shop refuses such a return, and so does a constraint of the table."""
     order = paid(on_sale({"a": 5, "b": 5}), customer, a=2)
     for returned in ({"a": 3}, {"b": 1}, {"a": 1, "b": 1}):
         with pytest.raises(NotReturnable):

@@ -578,7 +578,7 @@ def test_a_nul_in_a_cookie_is_refused() -> None:
 
 @pytest.mark.parametrize("path", ["/orders/", f"/orders/{UUID(int=7)}/", "/account/", "/sales/{}/buy/"])
 def test_without_postgres_a_page_of_a_customer_says_to_come_back(customer: int, path: str, postgres_gone: Gone) -> None:
-    """Without Postgres, each page of a customer tells them to come back later. Its session alone needs Postgres."""
+    """Without Postgres, each page of a customer tells them to come back later. Reading the session needs Postgres."""
     slug = Sale.objects.get(pk=on_sale({"a": 3}).sale).slug
     client = visitor_of(customer)
     client.raise_request_exception = False

@@ -60,7 +60,7 @@ def test_a_sale_must_close_after_it_opens(db: None) -> None:
 
 
 def all_rows(redis: Redis) -> list[Any]:
-    """Return the rows of stock and sales, and the contents of Redis. Leave out ids, slugs and times. Empty both."""
+    """Return the rows of stock and sales, without ids, slugs and times, and the contents of Redis. Then delete them."""
     rows: list[Any] = []
     for model in (StockItem, StockMovement, StockSegment, StockUnit, Product, Sale, SaleItem):
         names = [field.attname for field in model._meta.concrete_fields if field.attname not in ("id", "slug", "at")]
@@ -237,7 +237,7 @@ def test_a_cart_that_joins_segments_does_not_deadlock(who: str) -> None:
 
 @pytest.mark.parametrize("lately", [True, False])
 def test_without_redis_a_sale_is_preheated_if_nothing_can_be_queued(redis_gone: Gone, lately: bool) -> None:
-    """Redis keeps queued orders of a closed sale for a day."""
+    """The shop assumes that no order is queued any more one day after its sale has closed."""
     before = on_sale({"a": 1}, strategy="lua-queue")
     lifecycle.close(before.sale)
     closed = timezone.now() - (0 if lately else 25) * HOUR

@@ -48,7 +48,7 @@ SECONDS = {
     "PREHEAT_LEAD": 0,
     "RECONCILE_GRACE": 0,
 }
-"""The minimum of each duration. The maximum is a year, or the longest time of a lock."""
+"""The minimum of each duration. The maximum is a year; for a stock lock, `LONGEST_SECONDS`."""
 BAD_URLS = [
     ("DATABASE_URL", "sesame"),
     ("DATABASE_URL", "mysql://shop:sesame@db/shop"),

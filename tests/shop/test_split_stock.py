@@ -86,7 +86,7 @@ def assert_all_can_be_bought(offer: OnSale, units: int) -> None:
 
 
 def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object], OnSale]:
-    """Return an order of an ended sale that has yet to take its stock, and the next sale, which is open."""
+    """Return a function that places a late order of an ended sale, and return the next sale, which is open."""
     offer = on_sale({"a": 10}, strategy=first)
     request = make_request(offers.read(offer.sale), customer=new_customer(), quantities=offer.cart(a=units), key="late")
     Sale.objects.update(closes_at=timezone.now())
@@ -97,7 +97,7 @@ def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object
 def test_a_late_order_does_not_split_the_stock_of_the_next_sale(first: str, second: str) -> None:
     place, after = late_order(first, second, 3)
     if (first, second) == OPPOSITE:
-        # To join the segments, the order would wait for them while it locks the cart's stock rows.
+        # The order does not join the segments: it would wait for them while it locks the cart's stock rows.
         with pytest.raises(StockElsewhere, match="a is split for another sale"):
             place()
     else:
@@ -168,7 +168,7 @@ def test_a_sale_preheated_too_early_is_preheated_again(first: str, second: str) 
 
 
 def add(offer: OnSale, to: OnSale) -> OnSale:
-    """Move a sale's items into another sale, and preheat that one, as the admin does."""
+    """Copy a sale's items into another sale, and try to preheat the other sale, as the admin does."""
     for item in SaleItem.objects.filter(sale=offer.sale):
         SaleItem.objects.create(sale_id=to.sale, product=item.product, price=item.price)
     offers.cache.clear()

@@ -79,7 +79,7 @@ def test_a_waiting_room_that_has_opened_is_only_postponed(admin_client: Client, 
 
 
 def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
-    """Preheating, at any time by Celery, leaves an open form valid."""
+    """Preheating leaves an open form valid. Celery may preheat the sale at any time."""
     offer = on_sale({"a": 10}, strategy="lua", preheat=False)
     form = opened_form(admin_client, offer)
     run_action(admin_client, SALES, "preheat", offer.sale)
@@ -87,7 +87,7 @@ def test_preheating_leaves_an_open_form_valid(admin_client: Client) -> None:
 
 
 def refund_form(page: str, units: int) -> dict[str, str]:
-    """Return an opened order's form, with the total number of units returned."""
+    """Return the fields of an opened refund form, with `units` as the total number of returned units."""
     (name,) = re.findall(r'name="(item-\d+)"', page)
     return {name: str(units), "why": WHY, **hidden(page, "shown-")}
 

@@ -63,6 +63,6 @@ def test_tables_of_another_role_are_left_to_it() -> None:
 
 
 def test_customers_are_analysed_too() -> None:
-    """Each guest of a sale is a customer, and the statement looks at the customer of each order."""
+    """Guests make many new rows of customers, and the statement that saves an order reads the customer."""
     run(CUSTOMERS)
     assert analyze_grown_tables() == ["auth_user"]

@@ -58,6 +58,6 @@ def test_a_signal_to_another_thread_ends_the_wait(number: signal.Signals) -> Non
 
 @linux
 def test_an_event_would_wait_on() -> None:
-    """Negative control: Python calls the handler in the main thread, and nothing wakes it."""
+    """Negative control: Python calls the handler in the main thread, and nothing wakes that thread."""
     with pytest.raises(subprocess.TimeoutExpired):
         status_after(signal.SIGTERM, STOPPED_BY_AN_EVENT, LONG_ENOUGH)

@@ -60,7 +60,7 @@ WORDS = """
     document.querySelectorAll("code, .languages").forEach((each) => each.remove());
     document.body.innerText
 """
-"""Removes what is in no language or in another one, and returns the words of the page."""
+"""Removes code and the names of languages, and returns the text of the page."""
 
 
 @pytest.fixture
@@ -311,7 +311,7 @@ def test_the_page_of_the_api(enter: Enter, viewport: dict[str, int]) -> None:
 def test_the_first_page_shows_all_doors_in_one_screen(
     enter: Enter, language: str, viewport: dict[str, int], *, selling: bool
 ) -> None:
-    """Nothing is below the first screen, on a phone and on a desktop, and nothing is beside it."""
+    """The first page fits into one screen, on a phone and on a desktop."""
     if selling:
         all_sales()
     page = enter(None, language, viewport=viewport).new_page()

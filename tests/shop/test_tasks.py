@@ -34,7 +34,7 @@ def logging_stays() -> Iterator[None]:
 
 @pytest.fixture
 def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Return whether saving has its own queue and workers prefetch no tasks; False is the control."""
+    """Return whether saving has its own queue and a worker fetches no more tasks than it has free threads."""
     separate: bool = request.param
     routes, ahead = app.conf.task_routes, app.conf.worker_prefetch_multiplier
     app.conf.task_routes = routes if separate else {}

@@ -36,7 +36,7 @@ def return_to(page: Page) -> None:
 
 
 def test_a_customer_requests_one_token_for_each_page_load(enter: Enter) -> None:
-    """Returns to the tab need none. Negative control: an expired token is replaced on return."""
+    """A return to the tab requests no token. Negative control: with an expired token, it requests one."""
     customer, _, address = prepared()
     context = enter(customer)
     tokens = requests_of(context, "/account/token/")

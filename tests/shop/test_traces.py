@@ -133,7 +133,7 @@ def one(spans: list[Got], name: str) -> Got:
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collector: Collector, tmp_path: Path) -> None:
-    """An order is one trace, with a lock as well as with the queue and a worker. The log has the ids of its spans."""
+    """An order is one trace, with a lock as well as with the queue and a worker. The log names a refusal's trace."""
     locked, queued = on_sale({"a": 5}, strategy="redis-lock"), on_sale({"b": 5}, strategy="lua-queue")
     unloaded = on_sale({"c": 5}, strategy="lua", preheat=False)
     in_steps = on_sale({"d": 5}, strategy="segmented-lock")
@@ -243,7 +243,7 @@ with tracing._tracer._tracer.start_as_current_span("one"):
 
 @pytest.mark.slow
 def test_no_process_waits_long_at_its_end_for_a_collector_that_does_not_answer() -> None:
-    """An ending process does not wait for a silent collector. `TracerProvider.shutdown` would wait for 30 s."""
+    """An ending process waits only briefly for a silent collector. `TracerProvider.shutdown` would wait for 30 s."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         variables = traced(silent.getsockname()[1], OTEL_EXPORTER_OTLP_TIMEOUT="3600")
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", **variables}

@@ -178,7 +178,7 @@ def test_who_is_in_the_draw_reads_that_the_sale_is_paused(visit: Visit, language
 
 
 def test_another_opening_is_noticed_in_the_draw(visit: Visit) -> None:
-    """If the opening is moved, the page of the draw shows it at once. Control: a page that cannot read the sale."""
+    """If the opening is moved, the page of the draw shows it soon. Control: a page that cannot read the sale."""
     offer, slug = crowded(coming=True)
     context = visit(timezone_id="UTC")
     room_page, deaf = entered(context, "You are in the draw"), context.new_page()
@@ -227,7 +227,7 @@ def test_a_hidden_page_tells_the_turn_in_its_title_and_does_not_begin_it(
     page.evaluate(HIDE)
     set_rate(offer, 100)
     expect(page).to_have_title(re.compile(f"^{turn}"), timeout=SLOW)
-    page.wait_for_timeout(3000)  # Every poll would begin the turn now, and there was one in two seconds.
+    page.wait_for_timeout(3000)  # Longer than the two seconds between polls. A poll would begin the turn now.
     assert turns_begun(offer) == 0
     page.evaluate(RETURN)
     page.wait_for_url("**/sales/tonight/")
@@ -253,7 +253,7 @@ def test_a_turn_that_begins_on_a_hidden_page_is_told_in_its_title(visit: Visit) 
 
 
 def test_a_return_to_the_page_polls_once_in_two_seconds(visit: Visit) -> None:
-    """The shop has set a pause of a minute, in which the place would be old."""
+    """The shop asks for one poll a minute. The place on a page could be that old, so a return polls at once."""
     offer, _ = crowded()
     page = entered(visit())
     polls: list[str] = []

@@ -160,7 +160,7 @@ def test_without_redis_the_page_says_so(visitor: Client, redis_gone: Gone) -> No
 
 
 def test_in_a_full_redis_an_arrival_is_told_to_enter_again(visitor: Client, full: Any) -> None:
-    """A customer with a place sees it. A customer without one is not told that it is kept."""
+    """A customer with a place sees it. A customer without a place reads that they have none yet."""
     offer = with_room(rate=1)
     other = Client()
     other.force_login(User.objects.get(pk=new_customer()))

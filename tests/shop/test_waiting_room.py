@@ -178,7 +178,7 @@ def test_a_clock_that_is_behind_takes_no_admission_back() -> None:
 
 @pytest.mark.parametrize("guarded", [True, False])
 def test_admissions_that_nobody_used_are_not_saved_up(monkeypatch: pytest.MonkeyPatch, *, guarded: bool) -> None:
-    """A crowd enters a room that was empty for an hour. Negative control: without the limit, all are admitted."""
+    """A crowd enters a room after 50 quiet minutes. Negative control: without the limit, all are admitted."""
     if not guarded:
         change_script(monkeypatch, "if admitted() > given + rate then", "if false then")
     sale = with_room(rate=10)
@@ -229,7 +229,7 @@ def test_a_postponed_sale_begins_again_with_its_places() -> None:
 def test_a_look_gives_no_place_and_writes_nothing(redis: Redis) -> None:
     sale = with_room(rate=1, coming=True)
     enter_all(offer_at(sale, -1), [1, 2, 3])
-    room.look(offer_at(sale, 0), 1)  # The first look after the opening records it.
+    room.look(offer_at(sale, 0), 1)  # The first look after the opening records the opening.
     (last,) = (one for one in (1, 2, 3) if room.look(offer_at(sale, 0), one).place == 3)
     before = redis.info("persistence")["rdb_changes_since_last_save"]
     for second in (-1, 0, 1, 1.5):
@@ -287,12 +287,12 @@ def test_without_redis_nobody_is_told_anything_false(redis_gone: Gone) -> None:
 def sale_with_five_waiting() -> OnSale:
     sale = with_room(rate=1, coming=True)
     enter_all(offer_at(sale, -1), range(1, 6))
-    room.look(offer_at(sale, 0), 1)  # The first look after the opening records it.
+    room.look(offer_at(sale, 0), 1)  # The first look after the opening records the opening.
     return sale
 
 
 def test_in_a_full_redis_turns_begin_and_end_in_their_order(full: Callable[[], AbstractContextManager[None]]) -> None:
-    """Nobody with a place is lost: each is admitted in their order, and keeps their turn when there is memory again."""
+    """Customers with a place are admitted in order. They keep their turns when Redis has memory again."""
     sale = sale_with_five_waiting()
     with full():
         assert [states(offer_at(sale, second), range(1, 6)).count("admitted") for second in (0, 1, 3)] == [0, 1, 3]
@@ -426,13 +426,13 @@ def most_in(seconds: float, moments: list[float]) -> int:
 def all_in_the_draw(rate: int = 1, customers: Sequence[int] = RETURNED) -> OnSale:
     sale = with_room(rate=rate, coming=True)
     enter_all(offer_at(sale, -1), customers)
-    room.look(offer_at(sale, 0), customers[0])  # The first look after the opening records it.
+    room.look(offer_at(sale, 0), customers[0])  # The first look after the opening records the opening.
     return sale
 
 
 @pytest.mark.parametrize("guarded", [True, False])
 def test_customers_who_come_back_at_once_begin_at_the_rate(monkeypatch: pytest.MonkeyPatch, *, guarded: bool) -> None:
-    """Negative control: without the tokens, an outage ends with a burst of all who were admitted in it."""
+    """Negative control: without the tokens, all who were admitted during an outage begin at once after it."""
     if not guarded:
         change_script(monkeypatch, "if tokens > 0.999 then", "if true then")
     sale = all_in_the_draw()
@@ -533,7 +533,7 @@ def test_a_full_redis_gives_no_burst(full: Callable[[], AbstractContextManager[N
 
 
 def test_a_room_of_an_older_version_goes_on(redis: Redis) -> None:
-    """The gate of a room that was opened before the update has no tokens. Those of the time since then arrive."""
+    """A room that opened before the update has no tokens stored. It gets those since its opening, up to the burst."""
     sale = all_in_the_draw()
     redis.hdel(room.keys(sale.sale)[1], "tokens", "filled", "late", "late_at")
     assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
@@ -562,7 +562,7 @@ def test_a_web_process_keeps_nothing_for_each_waiter() -> None:
     offer = offer_at(with_room(rate=1), 1)
     arriving = iter(range(1, 101 + 2 * ARRIVALS))
     waiters: list[object] = []
-    enter_all(offer, [*islice(arriving, 100)])  # What is loaded once is loaded by now.
+    enter_all(offer, [*islice(arriving, 100)])  # Load what is loaded only once.
 
     def grown(keep: Callable[[object], None]) -> float:
         """Return by how many bytes per arrival the memory grows."""

@@ -117,7 +117,7 @@ def test_a_ticket_that_was_issued_buys_until_it_ends(
 @pytest.mark.parametrize("limit", [2, None], ids=["", "control"])
 @pytest.mark.parametrize("strategy", ["guarded-update", "lua"])
 def test_a_ticket_that_is_used_again_buys_up_to_the_limit(buyer: Buyer, strategy: str, limit: int | None) -> None:
-    """The limit per customer refuses what is more, also with a new ticket. The control has no limit."""
+    """The limit per customer refuses further units. The control has no limit."""
     offer = with_room(limit=limit, strategy=strategy)
     ticket = enter(buyer, offer)["ticket"]
     answers = [order(buyer, offer, ticket) for _ in range(4)]

@@ -100,7 +100,7 @@ def test_a_row_locked_for_long_is_503(port: int) -> None:
 
 
 def test_loaded_objects_are_not_collected() -> None:
-    """Garbage collection skips objects that are loaded at the start, because a full one would stall requests."""
+    """Garbage collection skips objects that are loaded at the start: to collect all objects would stall requests."""
     count = "import gc, shop.runtime.wsgi; before = gc.get_freeze_count(); gc.collect(); "
     count += "print(before, len(gc.get_objects()))"
     done = subprocess.run([sys.executable, "-c", count], cwd=CHECKOUT, capture_output=True, text=True, check=True)

@@ -29,7 +29,7 @@ def with_room(*, rate: int = 10, units: int = 100, coming: bool = False, **optio
 
 
 def set_rate(offer: OnSale, rate: int) -> None:
-    """Change the admission rate as an operator does, and let this process notice at once."""
+    """Give a sale a waiting room with this admission rate, as an operator does. This process notices at once."""
     Sale.objects.filter(pk=offer.sale).update(waiting_room=True, admitted_per_second=rate)
     offers.forget(offer.sale)
 
