@@ -45,9 +45,9 @@ def end_orphans(is_ours: Callable[[list[str]], bool], folder: Path, stop_signal:
 
 
 def remove_stale_lock_file(lock_file: Path, program: str) -> None:
-    """Remove `lock_file` if the process that it names is a zombie, or runs another program than `program`.
+    """Remove `lock_file` if the process in it is a zombie, or runs another program than `program`.
 
-    Postgres refuses to start while any process has that id, even a zombie, or an unrelated program with a reused id.
+    Postgres refuses to start while any process has that id. The process may be a zombie, or a later, unrelated program.
     """
     with suppress(OSError, ValueError, IndexError):
         pid = int(lock_file.read_text().split()[0])

@@ -37,9 +37,7 @@ class Ownership:
     def take(self, runs: Sequence[str] = ()) -> bool:
         """Make this process the owner, and record the names of the servers that it runs.
 
-        Return False if a process owns the folder already.
-
-        Call `RunFolder.create` first.
+        Return False if the folder has an owner already. Call `RunFolder.create` first.
         """
         if (lock := self._locked(fcntl.LOCK_EX)) is None:
             return False
@@ -94,7 +92,7 @@ class Ownership:
         return asked is not None
 
     def _locked(self, kind: int) -> int | None:
-        """Open and lock the folder; return its file descriptor, or None while another process holds the lock."""
+        """Open and lock the folder. Return its file descriptor, or None if it is locked already or missing."""
         try:
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -103,7 +101,7 @@ class Ownership:
             fcntl.flock(folder, kind | fcntl.LOCK_NB)
             if os.path.samestat(os.fstat(folder), self.folder.stat()):
                 return folder
-        os.close(folder)  # another process has locked the folder, or deleted it between our open and our lock
+        os.close(folder)  # the folder is locked already, or was replaced between our open and our lock
         return None
 
 

@@ -183,7 +183,7 @@ class Postgres:
             raise ServerError(f"{program} ended with status {child.returncode}.{child.last_lines()}")
 
     def _is_ready(self) -> bool:
-        """Whether the server reports ready in its pid file, as pg_ctl checks it."""
+        """Return whether the pid file of the server says `ready`. pg_ctl reads the same line."""
         with suppress(FileNotFoundError):
             lines = (self.data / "postmaster.pid").read_text().splitlines()
             return len(lines) > 7 and lines[0] == str(self.child.pid) and lines[7].strip() == "ready"

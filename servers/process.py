@@ -67,7 +67,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs. If it has ended, this also kills the rest of its process group."""
+        """Whether the process runs. The first check after its end also kills the rest of its process group."""
         return self._process is not None and self.returncode is None
 
     @property
@@ -170,11 +170,9 @@ def _private(path: str, flags: int) -> int:
 
 
 def _request_death_signal(stop_signal: signal.Signals) -> Callable[[], None] | None:
-    """Return a function that the child runs before its command.
+    """Return a function that the child runs before its command, to get a signal from Linux when this process ends.
 
-    The kernel then signals the child when this process ends.
-
-    Other kernels than Linux cannot do this. For them, return None.
+    On other systems, return None.
     """
     if not ON_LINUX:
         return None

@@ -16,7 +16,7 @@ from servers.postgres import DATABASE, LOCAL, Postgres, connect
 FOLLOW = sql.SQL("ALTER SYSTEM SET primary_conninfo = {}")
 HAS_APPLIED = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
 TIMEOUT = 30
-"""Time limit in seconds to attach, detach or promote a standby. Usually they take milliseconds."""
+"""Time limit in seconds to attach, detach or promote a standby. Each usually takes milliseconds."""
 
 
 class Standby(Postgres):

@@ -24,7 +24,7 @@ READY = "ready"
 ALREADY = "already"
 CHECK_INTERVAL = 0.2  # seconds between two checks of the servers
 FIRST_PAUSE = 1.0  # seconds from a restart to the next restart, doubled while the server keeps ending
-LONGEST_PAUSE = 30.0  # seconds; after a run of more than this, the pause is FIRST_PAUSE again
+LONGEST_PAUSE = 30.0  # seconds; a server that dies this long after its pause starts over with FIRST_PAUSE
 
 
 def start(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> bool:
@@ -57,7 +57,7 @@ def start(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> bool:
 
 
 def stop(folder: RunFolder, *, delete: bool = False) -> bool:
-    """Stop the process that runs the servers, and wait until they are gone.
+    """Stop the process that runs the servers, and end orphans. Return once all servers are gone.
 
     Args:
         delete: also remove the folder and its data.
@@ -94,7 +94,7 @@ def status(folder: RunFolder, *, runs: Sequence[str] = SHOPS) -> list[Status]:
 def supervise(path: Path, runs: Sequence[str]) -> None:
     """Run the servers until SIGTERM or SIGINT, and restart a server that dies.
 
-    The first line of output tells `start` the outcome: ready, already running, or an error message.
+    Tell `start` the outcome: the last line of output is `READY` or `ALREADY`. After an error, the output is a message.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _exit)

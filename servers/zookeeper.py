@@ -38,8 +38,8 @@ SETTINGS = {
     "4lw.commands.whitelist": "*",
 }
 # Milliseconds by which a server delays the confirmation of a write.
-# Without the delay, a follower of ZooKeeper 3.8.0 that lags behind may confirm the writes that it has missed before it
-# confirms the new leader. The election of the leader then fails after `initLimit`, possibly again and again.
+# Without the delay, a lagging follower of ZooKeeper 3.8.0 may confirm its missed writes before the new leader.
+# The election of the leader then fails after `initLimit`, possibly again and again.
 # Source: https://issues.apache.org/jira/browse/ZOOKEEPER-4685
 FLUSH_DELAY = "-Dzookeeper.flushDelay=30"
 SETTINGS_OF_A_MEMBER = {
