@@ -20,7 +20,7 @@ class Burst:
         products: product ids by sku.
         price: price of one unit of each sku, with two decimals.
         stock: units of each sku.
-        quantity: units in each order of a single sku. With several skus, each order has 1 to 3 random units.
+        quantity: units in each order, if there is one sku. With several skus, each order has 1 to 3 random units.
         customers: user ids; each user places one order.
         seconds: duration after which no order is started or retried; 0 for no limit.
     """
@@ -41,7 +41,7 @@ class Burst:
         return f"/lab/rungs/{self.rung}/orders/" if self.rung else "/api/orders/"
 
     def cart(self) -> dict[str, int]:
-        """Return the units by sku for the next order: `quantity` of a single sku, or 1 to 3 units of random skus."""
+        """Return the units by sku for the next order: `quantity` of the only sku, or 1 to 3 units of random skus."""
         if len(self.products) == 1:
             return dict.fromkeys(self.products, self.quantity)
         return Counter(random.choices(list(self.products), k=random.randint(1, 3)))  # noqa: S311 - no secret

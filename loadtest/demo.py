@@ -69,7 +69,7 @@ def run_progression(url: str, console: Console) -> list[Verdict]:
 
 
 def run_until_broken(rush: Rush, url: str, *, progress: OnProgress) -> Verdict:
-    """Run a burst. For a flawed rung, repeat it until stock is oversold, at most `MAX_BURSTS` times.
+    """Run a burst. For a flawed rung, repeat it until its verdict is BROKEN, at most `MAX_BURSTS` times.
 
     Returns:
         The last verdict, with the number of bursts under `bursts`.
@@ -114,7 +114,7 @@ def close_bursts(since: datetime) -> None:
 
 
 def open_sales(password: str) -> tuple[Sale, Sale]:
-    """Provide two sales for the visitor: an open sale with all its units, and a sale that opens in two minutes.
+    """Provide two sales for the visitor: an open sale with all its units, and one that opens within two minutes.
 
     Sales of an earlier demo are used again, and their sold units are delivered again. If the second sale has already
     opened, it is closed, and a new sale is created.

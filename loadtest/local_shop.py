@@ -30,7 +30,7 @@ CELERY = (sys.executable, "-m", "celery", "--app")
 class LocalShop:
     """A shop on this machine. As a context manager, it starts its processes in order and stops them in reverse.
 
-    While it runs, SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does, so that a killed command stops its shop, too.
+    While it runs, SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does. So a command stops its shop on SIGTERM, too.
 
     Args:
         port: port of the web server; 0 for a free port.

@@ -89,7 +89,7 @@ def prepare(
         host: address of the shop; needed for a rung, whose stock is created over HTTP.
         rung: a flawed way of selling in the lab (a rung); empty to sell with `strategy`.
         skus: number of products.
-        quantity: units in each order, when there is one product.
+        quantity: units in each order, if there is one product.
         seconds: duration after which no order is started or retried; 0 for no limit.
 
     Raises:

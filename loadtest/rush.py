@@ -39,7 +39,7 @@ class Rush:
         stock: units of each sku.
         skus: number of skus. With several, each order has 1 to 3 units.
         clients: number of buyers that order at the same time. A buyer places one order after another.
-        quantity: units in each order of a single sku.
+        quantity: units in each order, if there is one sku.
         attempts: number of orders; 0 for twice as many orders as the stock can serve, at least one per client.
         seconds: duration after which no order is started or retried; 0 for no limit.
     """

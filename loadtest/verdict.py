@@ -23,7 +23,7 @@ def compute_verdict(burst: Burst, results: Results, *, host: str, clients: int) 
     - `busy`: answers that asked the buyer to retry
     - `missing`: orders confirmed with 201 or 202 that are not in the tables once the queue is empty
     - `rejected`: orders that were queued and then rejected
-    - `unserved`: refused or rejected carts that the remaining stock could serve, although no units were returned
+    - `unserved`: refused or rejected carts that the remaining stock could serve; nobody cancels during a burst
 
     Raises:
         NoVerdict: confirmed orders are not in the tables, but workers may still save them, because the queue is not

@@ -28,7 +28,7 @@ from loadtest.bench.cpu import HostSteal  # noqa: E402
 from servers.errors import ServerError  # noqa: E402
 
 MOST_STEAL = 0.05
-"""Share of the processors' time above which the figures of a run are doubtful."""
+"""If the host gives more than this share of the CPU time to other machines, the figures of a run are doubtful."""
 WARNING = (
     "During the run, the host gave {share:.0%} of the processors' time to other machines, so do not compare these "
     "figures with another run. Measure again when the host is idle (`st` in `vmstat`)."

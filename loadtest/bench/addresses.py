@@ -43,7 +43,9 @@ class Addresses:
 
 @contextmanager
 def running_servers(names: Collection[str]) -> Iterator[Addresses]:
-    """Run the servers that the locks `names` need, so that the benchmark shares no server with a shop.
+    """Run Valkey, Postgres and etcd, and ZooKeeper if one of the locks `names` needs it.
+
+    The benchmark shares no server with a shop.
 
     Raises:
         ServerError: a server does not start, or ZooKeeper is needed and not installed.

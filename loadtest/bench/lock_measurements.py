@@ -51,8 +51,8 @@ def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float
 def pairs(names: Sequence[str], at: Addresses, count: int) -> dict[str, dict[str, float | None]]:
     """Return the microseconds and commands of an uncontended acquire and release, by contender.
 
-    Each pass measures every contender once, in a new random order. The order matters, because a contender is slower if
-    the contender that was measured just before it was mostly idle.
+    Each pass measures every contender once, in a new random order. The order matters: after a contender that was mostly
+    idle, the next contender is slower.
     """
     with ExitStack() as stack:
         sessions = {name: stack.enter_context(session(name, at)) for name in names}
@@ -143,7 +143,7 @@ def _be_greedy(name: str, lock: str, at: Addresses, seconds: float, pipe: Pipe) 
         own.make(f"{lock} warm-up of {multiprocessing.current_process().name}")()()
         pipe.send("ready")
         pipe.recv()
-        # Skip the first quarter: some processes may still be starting.
+        # Wait for a quarter of the time before counting: some processes may still be starting.
         counts_from = time.monotonic() + seconds / 4
         until = counts_from + seconds
         turns = 0
@@ -158,7 +158,8 @@ def idle_commands(name: str, at: Addresses, seconds: float, **options: Any) -> f
 
     For Redis and etcd locks, these are the commands of the waiter's client. For ZooKeeper locks, these are the packets
     that the server receives from the waiter, including pings. For Postgres locks, these are all statements of this
-    process except renewals, because the holder sends only renewals. For other locks, the result is None.
+    process except renewals, because the holder sends only renewals. A file lock and a thread lock send none. The result
+    is None if a session cannot count.
 
     Args:
         name: the contender.

@@ -1,8 +1,9 @@
 """`python -m loadtest.bench metrics`: CPU time that metrics and traces add to an order.
 
-Three web servers share one Postgres and one Valkey: one without metrics, one with metrics, and one with metrics and
-traces. They get load in turn, and are idle otherwise. Each round measures all of them, so that a slow moment of the
-machine affects all alike. Every second round measures them in reverse order. A ratio compares two figures of one round.
+Web servers share one Postgres and one Valkey: one without metrics, one with metrics and, if OpenTelemetry is installed,
+one with metrics and traces. They get load in turn, and are idle otherwise. Each round measures all of them, so that a
+slow moment of the machine affects all alike. Every second round measures them in reverse order. A ratio compares two
+figures of one round.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def ratios(rounds: Sequence[Mapping[str, Row]], name: str) -> Row:
 
 
 def is_good(report: Mapping[str, Any]) -> bool:
-    """Whether metrics are cheap enough, and no order was lost or sold twice."""
+    """Return whether metrics are cheap enough, the stock is conserved, and the tables have every confirmed order."""
     return bool(report["conserved"] and report["ratios"][ON]["cpu"] <= MOST)
 
 

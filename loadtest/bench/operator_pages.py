@@ -154,7 +154,10 @@ class Operator:
 
 
 def measure_overview(operator: Operator, sale: int, product: int, customer: int) -> dict[str, float]:
-    """Return the seconds in which the overview opens, refreshes, and shows a new order, and its CPU time."""
+    """Return the seconds in which the overview opens, refreshes, and shows a new order.
+
+    `cpu_share` is the CPU time of the whole shop per second, not only that of the overview.
+    """
     _, opened, page = operator.get("/admin/")
     sold = sold_of(page.decode(), sale)
     refreshes, ages = list[float](), list[float]()
@@ -191,14 +194,14 @@ def sold_of(html: str, sale: int) -> int:
 
 
 def measure_orders(operator: Operator, sale: int) -> dict[str, float]:
-    """Return the seconds in which the list of orders opens and is exported, and what the export needs."""
+    """Return the seconds in which the list of orders opens and is exported, and the size and memory of the export."""
     path = f"/admin/shop/order/?sale__id__exact={sale}"
     _, opened, _ = operator.get(path)
     processes = psutil.Process(operator.shop.web.pid).children()
     operator.get(f"/admin/shop/order/export/?sale__id__exact={sale}&state__exact=rejected")  # fills the caches
     before = [used(each, "VmRSS") for each in processes]
     for each in processes:
-        Path(f"/proc/{each.pid}/clear_refs").write_text("5")  # The maximum begins anew.
+        Path(f"/proc/{each.pid}/clear_refs").write_text("5")  # Reset VmHWM, the peak.
     first, took, body = operator.get(f"/admin/shop/order/export/?sale__id__exact={sale}")
     growth = max(used(each, "VmHWM") - least for each, least in zip(processes, before, strict=True))
     return {
@@ -219,7 +222,7 @@ def used(process: psutil.Process, name: str) -> int:
 def measure_preflight(sale: int) -> float:
     """Return the seconds of a preflight check of the shop and the sale."""
     began = time.monotonic()
-    with suppress(SystemExit):  # Something is red in a shop without a worker.
+    with suppress(SystemExit):  # The check fails in a shop without a worker.
         call_command("preflight", str(sale), "--json", stdout=StringIO())
     return time.monotonic() - began
 

@@ -43,7 +43,7 @@ def measure(strategy: str, customers: Sequence[int], rounds: int) -> float:
         customers: two user ids or more.
 
     Raises:
-        RuntimeError: no customer can buy within `GIVE_UP_AFTER` seconds.
+        RuntimeError: no customer can buy within `GIVE_UP_AFTER` seconds, or the process ended before it was killed.
     """
     return median(measure_once(strategy, customers) for _ in range(rounds))
 

@@ -135,7 +135,7 @@ class RedissonRecipeLock(Lock):
         return lease._hand_out()
 
     def _wait(self, subscription: Any, until: float) -> None:
-        """Sleep until a release is published, or until the time `until`."""
+        """Sleep until a release is published, at most until the time `until`."""
         while (left := until - self._clock()) > 0 and not subscription.get_message(timeout=left):
             pass  # This message was the confirmation of the subscription.
 

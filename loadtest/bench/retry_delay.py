@@ -81,7 +81,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def measure_rounds(at: Addresses, options: argparse.Namespace, show: Callable[[str], object]) -> list[dict[str, Any]]:
-    """Measure every retry delay and lock once per round, so that a slow moment of the machine affects all alike.
+    """Measure hand-overs with every retry delay and lock once per round, and idle waiters once.
+
+    In this way, a slow moment of the machine affects all hand-overs alike.
 
     Args:
         at: the running servers.

@@ -149,7 +149,7 @@ def temporary_proxy(shop: LocalShop, *, cached: bool) -> Iterator[LocalProxy]:
 def look_at_page(proxy: LocalProxy, sale: OnSale) -> dict[str, Any]:
     """Return the bytes of the page and its files, and the time until Chromium shows it."""
     url = f"{proxy.url}{sale.page}"
-    files = weigh(url, [sale.now])  # Pages of visitors who have not logged in request no token.
+    files = weigh(url, [sale.now])  # Without a log-in, the page requests no token.
     return {"weight": {"bytes": sum(files.values()), "files": files}, "paint": measure_paint(url)}
 
 

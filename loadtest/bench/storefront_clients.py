@@ -29,8 +29,8 @@ class PageClients:
 
     Args:
         plan: `port` on this machine; `requests`, pairs of head (without its empty line) and body, which are sent in
-            turn; `rate` in requests per second for all together, or null; `connections`, `seconds`, and whether they
-            request only documents that have changed (`conditional`).
+            turn; `rate` in requests per second for all together, or null; `connections`; `seconds`; `conditional`,
+            whether a client sends the ETag of its last answer, so that it gets only a changed document.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:

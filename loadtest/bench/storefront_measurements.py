@@ -140,8 +140,8 @@ def watching(proxy: LocalProxy, path: str, *, rate: int | None, seconds: float) 
         "port": proxy.port,
         "requests": [(head, "") for head in heads],
         "rate": rate,
-        # Each client polls at the rate of a page. If the usual limit of open files allows fewer clients, each client
-        # polls faster.
+        # Each client polls at the rate of a page. The usual limit of open files allows at most `MOST_CONNECTIONS`
+        # clients. If the rate needs more, each client polls faster.
         "connections": min(MOST_CONNECTIONS, max(1, round(rate * poll_interval()))) if rate else CONNECTIONS,
         "seconds": seconds,
         # A page polls with the ETag of the document that it has. A visitor who opens the page has no ETag yet.

@@ -26,8 +26,8 @@ LARGEST = """() => {
     observer.observe({ type: "largest-contentful-paint", buffered: true });
     return observer.takeRecords().map((entry) => entry.startTime);
 }"""
-"""Script that returns the time of each paint whose content is larger than that of all earlier paints. The last time is
-that of the largest contentful paint."""
+"""Script that returns the times of paints, each with larger content than all earlier ones. The last time is that of the
+largest contentful paint."""
 
 PHONES: dict[str, Mapping[str, Any] | None] = {
     "this machine": None,

@@ -27,9 +27,9 @@ class Crowd:
     """The buyers of a plan, and counts of the shop's answers.
 
     Args:
-        plan: `url` for orders, `sale`, `body` of an order, `tokens`, one for each buyer, `per_second`, `room_url` for
-            requests of the waiting room or None for a sale without a room, and the `seconds` after which buyers give
-            up.
+        plan: `url` for orders; `room_url` for requests of the waiting room, None for a sale without a room; `sale`;
+            `body` of an order; `tokens`, one for each buyer; `per_second`, the buyers who arrive per second; `seconds`
+            after which buyers give up.
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -77,7 +77,7 @@ class Crowd:
     def ask(self, kind: str, method: str, path: str, token: str, body: str = "", headers: Any = ()) -> Any:
         """Repeat a request while the shop is busy, and return the JSON of the answer; None when the time is over.
 
-        A request without an answer counts as refused.
+        A request without an answer counts as an answer 503.
         """
         while (sent := time.monotonic()) < self.end:
             all_headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **dict(headers)}

@@ -1,9 +1,9 @@
 """`python -m loadtest.bench waiting-room`: cost and gain of a waiting room.
 
-First, a million customers enter the waiting room of one sale, in a Valkey that nothing else uses. This measures
-arrivals and polls per second, and memory, which has a limit. Then a crowd arrives at three times the rate that the shop
-can serve: without a waiting room, with one, and with one that has web servers of its own. This measures the latency of
-the order endpoint, and the share of orders that it refuses as busy.
+First, a million customers enter the waiting room of one sale, in a Valkey that nothing else uses. The run measures
+arrivals and polls per second, and checks that the memory is within a limit. Then a crowd arrives at three times the
+rate that the shop can serve: without a waiting room, with one, and with one that has web servers of its own. The run
+measures the latency of the order endpoint, and the share of requests that it answers as busy.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def measure_large_room(entrants: int) -> dict[str, float]:
         late = range(FIRST + entrants, FIRST + entrants + len(sample))
         came = send(client, offer, late, opens_at + timedelta(seconds=1), enters=True)
         waiting = client.info("memory")["used_memory"]
-        # All customers are admitted by this time. Turns begin at a limited rate, so each batch polls at a time when the
-        # rate allows a turn for each customer of the batch.
+        # All customers are admitted by this time. Turns begin at a limited rate, so each batch polls `BURST` seconds
+        # after the previous one: then the rate allows a turn for each of its customers.
         everybody_admitted = opens_at + timedelta(seconds=entrants)
         for number, first in enumerate(range(0, len(sample), AT_ONCE)):
             moment = everybody_admitted + number * timedelta(seconds=room.BURST)

@@ -13,13 +13,13 @@ from locust.exception import StopUser
 from loadtest.tokens import access_token
 
 GIVE_UP_AFTER = 30.0
-"""Seconds after which a buyer stops retrying an order."""
+"""Seconds after which a buyer stops retrying an order, or stops waiting for the burst."""
 ORDERED = {201, 202}
 RETRY = {0, 429, 502, 503, 504}
 
 
 class Buyer(FastHttpUser):
-    """Places one order after another, each for a new customer, until all customers have ordered."""
+    """Places one order after another, each for a new customer, until all have ordered or the time is over."""
 
     connection_timeout = 5.0
     network_timeout = 30.0

@@ -37,7 +37,7 @@ class Command(BaseCommand):
         try:
             with ExitStack() as running:
                 with console.status("Starting Postgres, Valkey, web, worker and beat …"):
-                    payable = {"PAY_WITHOUT_PROVIDER": "1"}  # Lets the demo's buyers pay.
+                    payable = {"PAY_WITHOUT_PROVIDER": "1"}  # Lets a visitor mark their orders as paid.
                     shop = running.enter_context(
                         LocalShop(port=options["port"], lab=True, background=True, environment=payable)
                     )
