@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ("requirements.txt", "requirements-dev.txt")
 LINUX = ("3.11", "3.12", "3.13", "3.14")
 MACOS = LINUX[1:]
-"""Versions of Python on macOS. Without 3.11, because gevent, which Locust needs, has no macOS wheel for Python 3.11."""
+"""Versions of Python on macOS. 3.11 is missing: Locust needs gevent, and gevent has no macOS wheel for Python 3.11."""
 
 SUPPORTED: Mapping[str, tuple[str, ...]] = {
     "x86_64-manylinux_2_28": LINUX,

@@ -1,8 +1,8 @@
 """Renew the documentation's picture of a race: `.venv/bin/python tools/screenshots.py [FOLDER]`.
 
-The script starts the shop's servers and the lab in a temporary run folder, runs a race and photographs it with
-Chromium. With FOLDER, it also stores pictures of every kind of page there, in both languages, at 1280 and 390 pixels.
-Look at them after a change of templates or styles.
+The script starts the shop with the lab in a temporary run folder, runs a race and photographs it with Chromium. With
+FOLDER, it also stores pictures of the lab's pages in FOLDER: in both languages, 1280 and 390 pixels wide. Look at them
+after a change of templates or styles.
 """
 
 from __future__ import annotations
