@@ -56,7 +56,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.fixture(scope="session")
 def _django_set_urlconf() -> None:
-    """Disable a fixture of pytest-django. It runs for each test, and only serves a marker that no test has."""
+    """Disable four fixtures of pytest-django, which run for each test: no test uses their markers or Django's sites."""
 
 
 _django_clear_site_cache = _django_isolate_apps = _template_string_if_invalid_marker = _django_set_urlconf
@@ -77,7 +77,7 @@ def django_db_setup(servers: Servers) -> None:
 
 
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}
-"""Tables that are not emptied. Django fills them after a migration, and again after each flush of its own."""
+"""Tables that are not emptied. Migrations fill them, and nothing would fill them again after a test."""
 
 
 @cache
@@ -90,10 +90,10 @@ def emptying() -> tuple[str, str]:
 
 
 def empty(case: TransactionTestCase) -> None:
-    """Empty the tables after a test that has committed.
+    """Empty the tables after a test that may have committed.
 
     Django would use TRUNCATE, which recreates the files of every table, and insert content types and permissions again.
-    DELETE is faster for a few rows. Like TRUNCATE, it waits for open transactions that write.
+    DELETE is faster for a few rows. The lock waits for open transactions that write, as TRUNCATE does.
     """
     connection.cursor().execute("RESET ALL")  # The next test has the same session.
     with transaction.atomic(), connection.cursor() as cursor:
@@ -121,7 +121,7 @@ test_client.store_rendered_templates = keep_first_context
 
 @pytest.fixture
 def redis(servers: Servers) -> Redis:
-    """Empty the shop's Redis, and return a client of it."""
+    """Empty the shop's Redis and what this process has cached of it, and return a client."""
     client = get_redis_connection("default")
     client.flushall()
     offers.cache.clear()
@@ -136,7 +136,7 @@ def redis(servers: Servers) -> Redis:
 
 @pytest.fixture
 def full(redis: Redis) -> Callable[[], AbstractContextManager[None]]:
-    """A context manager that makes Redis full: it responds, and refuses writes."""
+    """A context manager that makes Redis full: Redis responds, and refuses writes."""
 
     @contextmanager
     def without_memory() -> Iterator[None]:

@@ -149,8 +149,8 @@ PUT_ON_SALE = """
 
 With one statement for each table, these inserts would be half of the queries of such a test.
 
-If the strategy copies no stock and the sale has no neighbour, the statement also preheats the sale: it only has to set
-`preheated_at`. A neighbour is another sale of the same skus, or stock that is split.
+If the sale is open and has no neighbour, and its strategy copies no stock, the statement also preheats the sale: it
+only has to set `preheated_at`. A neighbour is another sale of the same skus, or stock that is split.
 """
 
 
@@ -164,7 +164,7 @@ def on_sale(
     closes: timedelta = timedelta(hours=1),
     preheat: bool = True,
 ) -> OnSale:
-    """Create a sale of products in stock, by default open and preheated; `opens` and `closes` change that.
+    """Create a sale of products in stock, by default open and preheated. `opens` and `closes` are relative to now.
 
     `test_a_sale_for_tests_is_like_one_that_is_preheated` compares it with a sale that the shop's own code has made.
     """

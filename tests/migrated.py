@@ -15,7 +15,7 @@ from servers.postgres import DATABASE, connect
 
 NAME = f"{TEST_DATABASE_PREFIX}{DATABASE}"
 COPY = "copy"
-"""A second migrated database, which nobody uses: Postgres copies no database that has sessions."""
+"""A second migrated database for tests to copy. It has no sessions: Postgres copies no database that has sessions."""
 
 
 def provide(folder: RunFolder) -> None:

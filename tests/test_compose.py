@@ -87,7 +87,7 @@ def substitute(node: Any, variables: Mapping[str, str]) -> Any:
 
 
 def rendered(variables: Mapping[str, str] = SECRETS) -> dict[str, Any]:
-    """Return the services as Compose starts them. Variables without a value take it from `variables`."""
+    """Return the services as Compose starts them. A variable without a value in the file gets it from `variables`."""
     services = substitute(load()["services"], {**variables, **PROJECT})
     for service in services.values():
         given = service.get("environment", {})
@@ -461,7 +461,7 @@ def unpinned(compose: dict[str, Any], dockerfile: str) -> set[str]:
 
 
 def test_each_image_has_a_digest_so_that_nobody_can_replace_it() -> None:
-    """Each image has a digest, which nobody can replace, and a tag, from which Dependabot finds updates."""
+    """A digest names fixed content, so nobody can replace the image. Dependabot finds updates by the tag."""
     compose, dockerfile = load(), (ROOT / "Dockerfile").read_text()
     assert unpinned(compose, dockerfile) == set()
     compose["services"]["postgres"]["image"] = "postgres:18"

@@ -1,4 +1,4 @@
-"""The packages in the shop's image are enough to run the shop, and none is unneeded."""
+"""The packages in the shop's image are a part of the project's packages, and enough to run the shop."""
 
 from __future__ import annotations
 

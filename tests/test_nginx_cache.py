@@ -149,10 +149,9 @@ def watched(port: int, watchers: int) -> tuple[list[list[int]], float]:
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "control"])
 def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: bool) -> None:
-    """All watchers together cost the shop one request a second.
+    """Negative control: without the cache, each poll costs one request.
 
-    Negative control: without the cache, each poll costs one request. Thirty watchers are enough for the negative
-    control, and they leave the processors to other tests.
+    Thirty watchers are enough for the control, and leave the processors to other tests.
     """
     configuration = CONFIGURATION if kept else replaced(CONFIGURATION, "proxy_cache public;", "")
     with cached(tmp_path, configuration) as (server, port):
@@ -277,7 +276,7 @@ def test_a_page_is_kept_in_each_language(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "control"])
 def test_what_has_no_language_is_kept_once(tmp_path: Path, shared: bool) -> None:
-    """A file without a language is cached once. Negative control: a key with the language stores two copies."""
+    """Negative control: a cache key with the language stores two copies."""
     path = "/static/shop/base.css"
     configuration = (
         CONFIGURATION if shared else CONFIGURATION.replace("$host$uri $cached_language", "$host$uri $page_language")

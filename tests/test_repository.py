@@ -218,7 +218,7 @@ def test_the_changelog_has_the_parts_of_keep_a_changelog() -> None:
 
 
 def test_the_shop_for_screenshots_has_no_settings_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script runs its own shop without the caller's settings: it must not migrate the database in DATABASE_URL."""
+    """The script gives its shop none of the caller's settings, so it never migrates the database in DATABASE_URL."""
     for name in ("DATABASE_URL", "REDIS_URL", "SECRET_KEY", "PAYMENT_SECRET", "PGPASSWORD"):
         monkeypatch.setenv(name, "another shop's")
     environment = screenshots.shop_environment("a folder")

@@ -18,7 +18,7 @@ from tests.waiting import WAIT_TIMEOUT
 BUYERS = 16
 PRICE = "9.90"  # of each product
 RETRY = {0, 429, 502, 503, 504}  # 500 is missing, because no fault excuses an internal error
-PAUSE = 0.05  # seconds between retries; shorter than the shop requests, to keep it busy
+PAUSE = 0.05  # seconds between retries; shorter than the shop's Retry-After, to keep the shop busy
 RESPONSE_TIMEOUT = 15.0  # seconds
 
 
@@ -42,8 +42,8 @@ class Purchase:
 class Crowd:
     """Concurrent buyers that work through a list of purchases.
 
-    The `with` block ends when each purchase is answered or given up. If none is answered for `busy` seconds, a purchase
-    with the answer `busy` is postponed: it is tried again later.
+    The `with` block ends when each purchase is answered, postponed or given up. A buyer postpones a purchase that the
+    shop answers with `busy`, if no purchase was answered for `busy` seconds. Another crowd has to repeat it.
     """
 
     def __init__(self, port: int, purchases: Sequence[Purchase], *, busy: float = WAIT_TIMEOUT) -> None:
@@ -104,7 +104,7 @@ class ShopClient:
         self._connection.close()
 
     def buy(self, purchase: Purchase, postpone: Callable[[], bool]) -> None:
-        """Send the order until the answer is an order or a refusal, always with the same idempotency key."""
+        """Send the order, always with the same idempotency key, until it is answered, postponed or too late."""
         items = [{"product": product, "quantity": n, "price": PRICE} for product, n in purchase.cart]
         body = {"sale": purchase.sale, "items": items}
         headers = {"Idempotency-Key": purchase.key}
@@ -129,7 +129,7 @@ class ShopClient:
                 purchase.answered = True
 
     def _follow(self, purchase: Purchase, location: str, deadline: float) -> None:
-        """Poll a queued order until it is saved or rejected."""
+        """Poll a queued order until it is saved or rejected, or until the deadline."""
         while time.monotonic() < deadline:
             status, answer, _ = self._send("GET", location, purchase.customer, {}, None)
             if status == 200 and answer["state"] != "queued":

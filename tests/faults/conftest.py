@@ -27,7 +27,7 @@ Survives = Callable[[str, str, int], None]
 class RoundPlayer:
     """A process with a running shop that plays fault rounds (see `tests.faults.__main__`). The first round starts it.
 
-    A new process gets a new run folder in `folder`, because a failed round may damage one.
+    A new process gets a new run folder in `folder`, because a failed round may have damaged the old one.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
@@ -45,7 +45,7 @@ class RoundPlayer:
             process.stdin.flush()
         try:
             line = process.stdout.readline()
-        except BaseException:  # After a timeout, a late report would be taken for that of the next round.
+        except BaseException:  # Otherwise, a late report would be taken for the next round's report.
             process.kill()
             process.wait()
             self._process = None

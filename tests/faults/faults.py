@@ -47,7 +47,7 @@ def kill_valkey(parts: Parts, crowd: Crowd, random: Random) -> int:
 
 
 def kill_valkey_without_aof(parts: Parts, crowd: Crowd, random: Random) -> int:
-    """Kill Valkey so that it restarts without the last queued order, which its stopped append-only log lacks."""
+    """Stop Valkey's append-only log, wait for another queued order, and kill Valkey. The restart loses this order."""
     get_redis_connection("default").config_set("appendonly", "no")
     before = {purchase.key for purchase in crowd.purchases if purchase.queued}
 

@@ -1,4 +1,4 @@
-"""Flawed strategies for negative controls: they lose stock or orders when a part of the shop is killed."""
+"""Flawed strategies for negative controls: they lose stock or orders when a part is killed or a connection is cut."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class LuaWithoutReservations(TrustsSoldOut):
 
 
 class GivesBackWhenInDoubt(Lua):
-    """Gives the units back when the answer to COMMIT is missing, although the COMMIT may have succeeded."""
+    """Gives the units back after every error, although the COMMIT may have succeeded."""
 
     name = "gives-back-when-in-doubt"
 
@@ -157,7 +157,7 @@ class AcknowledgesEarly(TrustsSoldOut, LuaQueue):
 
 
 def register(*, worker: bool = False) -> None:
-    """Register the flawed strategies in this process. In a worker, a flawed one replaces `lua-queue`."""
+    """Register the flawed strategies in this process. With `worker`, `acknowledges-early` also replaces `lua-queue`."""
     early = AcknowledgesEarly(registry.counters, registry.queue)
     for strategy in (AnswersEarly(), LuaWithoutReservations(), GivesBackWhenInDoubt(registry.counters), early):
         registry._loaded[strategy.name] = strategy

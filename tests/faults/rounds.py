@@ -32,7 +32,7 @@ from tests.waiting import WAIT_TIMEOUT
 UNITS = 20  # stock of each sku
 SKUS = 3
 PURCHASES = 3 * BUYERS  # about twice the orders that the stock can serve
-LATEST = PURCHASES // 2  # maximum number of answers before the fault
+LATEST = PURCHASES // 2  # the fault waits for at most this many answers
 SOLD_OUT_CACHED = 2.0  # seconds for which the shop may still say "sold out" after units came back
 BUSY = 0.5  # seconds without any answer before a purchase may be postponed
 WRITTEN = 3.0  # maximum seconds until a write has reached both Redis and Postgres
@@ -59,7 +59,7 @@ def play(parts: Parts, *, strategy: str, fault: str, seed: str) -> dict[str, Any
         parts.restart_until(lambda: crowd.done, "the buyers to be answered")
     retries = sum(purchase.requests for purchase in purchases) - len(purchases)
     parts.recover()
-    # Before reconciling, each unit has an owner, even if the owner is a dead process.
+    # Check before reconciling: each unit must have an owner, even if the owner is a dead process.
     ownerless = lasting_drift(products)
     # All orders have ended, so a reservation without an order is abandoned.
     call_command("reconcile", grace=0.0)

@@ -23,7 +23,7 @@ from tests.waiting import wait_for
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 Manage = Callable[..., subprocess.CompletedProcess[str]]
 Verdicts = tuple[int, dict[str, dict[str, Any]]]
-"""The exit status of `manage.py rush`, and its verdicts by seller."""
+"""The exit status of `manage.py rush`, and its verdicts by strategy or rung."""
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +108,7 @@ def status(url: str) -> int:
 
 
 def rush_all(manage: Manage, *arguments: str) -> Verdicts:
-    """Run one burst per seller, all in one command, because starting a command takes longer than a burst."""
+    """Run one burst per strategy or rung, all in one command: starting a command takes longer than a burst."""
     done = manage("rush", *arguments, "--json")
     assert done.returncode < 2, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]

@@ -39,7 +39,7 @@ def test_segments_are_measured(redis: Redis) -> None:
     assert (one["segments"], five["segments"]) == (1, 5)
     assert [cell["work_ms"] for cell in five["work"]] == [5.0]
     assert all(cell["orders_per_s"] > 0 for row in (one, five) for cell in row["work"])
-    # With one segment, no order needs others. Orders of three cannot empty segments of 20, so some need all.
+    # With one segment, no order needs another one. Orders of three units cannot empty segments of 20, so some need all.
     assert one["held_all"] == 0 < five["held_all"]
     # Each measurement saves its orders in its own sale: the warm-up, then two per number of segments.
     assert set(Order.objects.values_list("sale", flat=True)) == set(Sale.objects.values_list("pk", flat=True))
@@ -48,10 +48,7 @@ def test_segments_are_measured(redis: Redis) -> None:
 
 @in_process
 def test_orders_that_hold_all_locks_are_counted(redis: Redis) -> None:
-    """Orders that need the locks of all segments are counted.
-
-    Five segments of 20 units are emptied down to 2 each. Selling 9 of these 10 units needs all locks.
-    """
+    """Orders of three leave 2 units in each of five segments. Selling 9 of these 10 units needs all locks."""
     sold = bursts.measure(
         clients.run, "segmented-lock", create_customers(1), seconds=60, units=100, segments=5, quantity=3
     )
@@ -171,5 +168,5 @@ def test_the_last_line_is_json(environment: dict[str, str], subject: str, option
     else:
         assert [row["clients"] for row in report["clients"]] == [1, 6]
         assert all(row[name]["orders_per_s"] > 0 for row in report["clients"] for name in contention.STRATEGIES)
-        # Clients of both processes meet at the row, so their failed attempts are counted together.
+        # Clients of several processes update one row, so some updates fail. The report adds them up.
         assert report["clients"][1]["optimistic"]["failed_per_order"] > 0

@@ -1,4 +1,4 @@
-"""The in-process figures of the strategy benchmark. A run that lost units or orders has no figures."""
+"""The reference figures of the strategy benchmark. A run that lost units or orders has no figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tables() -> set[str]:
 def test_both_are_measured_and_leave_no_table(redis: Redis) -> None:
     before = tables()
     with connection.cursor() as cursor:
-        cursor.execute(references.CREATE)  # A killed run leaves this table behind.
+        cursor.execute(references.CREATE)  # A killed run leaves these tables behind.
     figures = references.measure(customers=create_customers(2), clients=4, seconds=0.1)
     assert set(figures) == {"redis_lock_alone_per_s", "pgbench_hot_row_per_s"}
     assert all(per_s > 0 for per_s in figures.values())

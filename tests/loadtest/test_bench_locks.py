@@ -42,13 +42,13 @@ def test_the_last_line_is_json_with_all_locks_and_peers() -> None:
 
 
 def test_recovery_of_a_peer_takes_its_ttl() -> None:
-    """Recovery of a competing lock takes its TTL, although its waiter blocks longer than a socket timeout."""
+    """A peer's waiter gets the lock of a killed holder after the TTL. No socket timeout ends its wait earlier."""
     (row,) = report_of(bench_locks("--recovery", "--only", "python-redis-lock"))["peers"].values()
     assert TTL / 2 < row["recovery_s"] < 2 * TTL
 
 
 def test_only_contenders_on_zookeeper_need_it(tmp_path: Path) -> None:
-    """Only locks on ZooKeeper need Java. An empty PATH simulates a machine without it."""
+    """Only locks on ZooKeeper need Java. An empty PATH simulates a machine without Java."""
     done = bench_locks(PATH=str(tmp_path))
     assert (done.returncode, done.stderr.splitlines()[-1:]) == (2, ["ZooKeeper is not installed: " + zookeeper.INSTALL])
     assert list(report_of(bench_locks("--only", "redis", PATH=str(tmp_path)))["locks"]) == ["redis"]

@@ -11,7 +11,7 @@ from tests.loadtest.conftest import bench, report_of
 
 
 def test_a_ratio_compares_within_a_round() -> None:
-    """A ratio compares figures of one round, so a machine that is half as fast in one round does not change it."""
+    """A machine that is half as fast in one round changes no ratio, because a ratio compares figures of one round."""
     rounds = [
         {"off": {"cpu_ms": 1.0, "per_s": 100.0}, "metrics": {"cpu_ms": 1.02, "per_s": 98.0}},
         {"off": {"cpu_ms": 2.0, "per_s": 50.0}, "metrics": {"cpu_ms": 2.02, "per_s": 50.0}},

@@ -37,7 +37,7 @@ CROWD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("entrants", [1000, 12_000], ids="{:,}".format)
 def test_the_memory_of_a_room_is_within_its_bound(entrants: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: with a bound of one byte, the same room misses both goals."""
+    """Negative control: with a bound of one byte per customer, the same room misses both memory goals."""
 
     def reached() -> list[bool]:
         return [*waiting_room.goals({"large_room": waiting_room.measure_large_room(entrants), "crowd": CROWD}).values()]

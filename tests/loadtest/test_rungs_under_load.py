@@ -96,7 +96,7 @@ def quiet(manage: Manage, shop: str) -> Verdicts:
 
 @pytest.mark.parametrize("rung", QUIET)
 def test_load_alone_does_not_break_it(quiet: Verdicts, rung: str) -> None:
-    """Load alone does not break these rungs. Each needs a crash, lost data, other carts or a second request."""
+    """Each of these rungs needs a crash, lost data, other carts or a second request to break."""
     status, results = quiet
     result = results[rung]
     assert status == 0

@@ -86,10 +86,7 @@ def test_the_time_limit_ends_the_burst_with_a_verdict(manage: Manage, shop: str)
 
 @pytest.mark.django_db
 def test_more_buyers_than_open_files_are_refused_before_the_burst() -> None:
-    """`rush` refuses more buyers than its process may open files.
-
-    A separate process tests this, because a process cannot raise its lowered limit again.
-    """
+    """The code runs in a separate process, because a process cannot raise its lowered limit again."""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 500))\n"
         "import django; django.setup()\n"

@@ -28,7 +28,7 @@ with Servers(RunFolder(Path(sys.argv[1])), runs=["valkey"]):
 
 
 def manage(folder: RunFolder, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command in a folder. Only `environment` can name servers from outside."""
+    """Run `manage.py servers` on a run folder. Only `environment` can set `DATABASE_URL` and `REDIS_URL`."""
     settings = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
     settings |= {"RUN_FOLDER": str(folder.path), "DJANGO_SETTINGS_MODULE": "shop.runtime.settings"} | environment
     command = [sys.executable, "manage.py", "servers", *arguments]

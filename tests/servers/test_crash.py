@@ -53,7 +53,7 @@ def busy_backend(folder: RunFolder) -> Iterator[tuple[Postgres, psutil.Process]]
     wait_for(lambda: sql(folder, f"SELECT state FROM pg_stat_activity WHERE pid = {backend.pid}") == "active")
     os.kill(postgres.child.pid, signal.SIGKILL)
     wait_for(lambda: not postgres.child.alive)
-    wait_for(lambda: server_processes(folder) == [backend])  # Idle processes notice the end of the postmaster.
+    wait_for(lambda: server_processes(folder) == [backend])  # Idle processes end with the postmaster.
     yield postgres, backend
     client.close()
     postgres.stop()

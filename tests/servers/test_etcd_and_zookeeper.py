@@ -178,7 +178,7 @@ def test_a_leader_that_is_cut_off_is_replaced(cluster: Cluster[Any]) -> None:
 
 
 def test_the_network_is_the_only_way_between_the_members(cluster: Cluster[Any]) -> None:
-    """Negative control of `isolate`: members connect only through proxies, so no connection escapes a cut."""
+    """Members connect to each other only through proxies, so no connection escapes a cut."""
     ports = {
         port
         for ports in json.loads(next(cluster.members[0].folder.parent.glob("*.ports")).read_text())

@@ -20,7 +20,7 @@ DEFAULT_INTERRUPT = f"import signal; signal.signal(signal.SIGINT, signal.SIG_DFL
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {PAUSE}"
 STARTS_ONE = f"import signal, subprocess, sys; subprocess.Popen([sys.executable, '-c', {STUBBORN!r}]); signal.pause()"
 LEAVES_ONE_BEHIND = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {PAUSE!r}]).pid)"
-# A grandchild asks for a signal at its parent's death, but names another process as parent.
+# A grandchild runs the function meant for a child. It finds another parent than expected, as after a parent's death.
 GRANDCHILD = """
 from servers.process import _request_death_signal
 request = _request_death_signal(signal.SIGTERM)

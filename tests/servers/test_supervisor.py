@@ -166,7 +166,7 @@ def test_the_pause_grows_while_restarts_fail_and_starts_over_after_a_good_run(
 def test_stop_ends_orphans(folder: RunFolder) -> None:
     folder.create()
     with Servers(folder) as servers:
-        folder.ownership.release()  # The owner has died and its servers have not.
+        folder.ownership.release()  # Simulate an owner that has died while its servers run on.
         assert supervisor.stop(folder)
         assert server_processes(folder) == []
         assert not servers.valkey.child.alive
