@@ -50,7 +50,7 @@ def read() -> list[RoomFigures]:
 def count(found: Sequence[Offer]) -> list[RoomFigures]:
     """Return the figures of the waiting rooms of these sales, from the Redis script that finds a customer's place."""
     client: Redis = get_redis_connection("default")
-    script = client.register_script(room.SCRIPT)
+    script = client.register_script(room.EVEN_IF_FULL + room.SCRIPT)
     rooms = []
     try:
         for offer in found:

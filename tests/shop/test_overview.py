@@ -37,6 +37,7 @@ from shop.reconcile import reconcile_and_audit
 from shop.reconciliations import Reconciliation
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
+from shop.waiting import room
 from tests.docs.pages import PAGES, exists, leads_to, moved, plain
 from tests.factories import new_customer, on_sale
 from tests.shop.conftest import Gone, buy, make_due, raising
@@ -438,6 +439,18 @@ def test_a_waiting_room_shows_who_waits_and_who_is_admitted() -> None:
     states_then = states(offer_at(sale, 1.0), customers)
     assert sorted(states_then) == ["admitted"] * 2 + ["waiting"] * 3, "the customers are told the same"
     assert rooms.count([offer_at(sale, 1.0)])[0].entered == 5, "looking has given nobody a place"
+
+
+def test_a_room_whose_rate_changes_while_redis_is_full_is_shown(
+    full: Full, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    """The first look after the change records the new rate. Negative control: without `allow-oom`, no room is shown."""
+    sale = with_room(rate=2)
+    rooms.count([offer_at(sale, 0.0)])  # The first look after the opening records the opening.
+    for flag, shown in (("", 0), (room.EVEN_IF_FULL, 1)):
+        with subtests.test(flag=flag), monkeypatch.context() as patch, full():
+            patch.setattr(room, "EVEN_IF_FULL", flag)
+            assert len(rooms.count([offer_at(sale, 1.0, admitted_per_second=4)])) == shown
 
 
 def test_the_overview_shows_the_rooms_of_open_and_coming_sales(staff: Callable[..., Client], redis_gone: Gone) -> None:
