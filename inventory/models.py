@@ -15,7 +15,7 @@ class StockItem(models.Model):
     sku = models.CharField(max_length=64, primary_key=True)
     received = models.BigIntegerField(default=0, help_text="Units received, corrections included.")
     on_hand = models.BigIntegerField(default=0, help_text="Units that can still be sold.")
-    version = models.BigIntegerField(default=0, editable=False, help_text="Incremented by every write of the row.")
+    version = models.BigIntegerField(default=0, editable=False, help_text="Incremented by every write of the units.")
     fence = models.BigIntegerField(
         default=0, editable=False, help_text="Fence of the last lock grant that wrote the row."
     )

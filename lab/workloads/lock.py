@@ -18,9 +18,6 @@ from lab.workloads.base import Workload, sleep
 from lab.workloads.counter import sell
 from locking import Lock, LockUnavailable, RedisLock, ReentrantLock
 
-ONE_HOLDER_IS_NOT_ENOUGH = ("fence", "fence-on-write-only")
-"""Rungs whose lock two clients may hold at the same time. They protect the write, not the critical section."""
-
 LATE = "A late client"
 """Name of the client that tries the lock after all others have ended."""
 LATE_TTL = 0.1 * TTL

@@ -233,7 +233,7 @@ def show(report: Mapping[str, Any]) -> None:
     console.print(
         f"The overview opens in {overview['opens_s']:.2f} s, and refreshes in {overview['refresh_s']:.2f} s (median). "
         f"An open page shows an order after {overview['median_age_s']:.1f} s (median), at most "
-        f"{overview['latest_s']:.1f} s, and takes {overview['cpu_share']:.0%} of a core of the web server."
+        f"{overview['latest_s']:.1f} s, and takes {overview['cpu_share']:.0%} of a core, with Postgres and Redis."
     )
     console.print(
         f"The list of orders opens in {orders['opens_s']:.2f} s. Its export of {orders['export_mb']:.0f} MB begins "

@@ -23,7 +23,8 @@ def leave_queue(client: KazooClient, queue: str, token: str) -> Any:
         token: start of the node's name.
 
     Returns:
-        An event that is set when the node is gone. If the session ends first, the node is gone with it.
+        An event that is set when the node is gone, or when the server refuses to remove it. In the second case, the
+        node is gone when the session ends.
     """
     gone = client.handler.event_object()
 

@@ -9,8 +9,8 @@
 -- ARGV[1]   the order id
 -- ARGV[2]   the entry in the queue
 -- ARGV[3]   the group of workers
--- ARGV[4]   the outcome: empty; the id of the order that was saved in its place; or JSON, {"reason": ..., ...}, for a
---           rejected order, which keeps its idempotency key
+-- ARGV[4]   the outcome: the id of the order that was saved in its place; or JSON, {"reason": ..., ...}, for a rejected
+--           order, which keeps its idempotency key
 -- ARGV[5]   seconds for which the outcome is kept
 -- Returns 1 when the order had a reservation, 0 when it was taken off before, and -1 when it was on the queue without a
 -- readable reservation: then only the entry is removed, and an unreadable reservation stays.
@@ -30,9 +30,7 @@ if was_queued == 0 and not encoded then
     return 0
 end
 -- Writes that need memory come first: a full Redis refuses them, and does not undo what was written before.
-if ARGV[4] ~= "" then
-    redis.call("SET", KEYS[6], ARGV[4], "EX", ARGV[5])
-end
+redis.call("SET", KEYS[6], ARGV[4], "EX", ARGV[5])
 local items, reservation = items_of(encoded)
 if not items then
     take_off()
