@@ -147,7 +147,7 @@ def save_admitted(order: OrderRequest, names: Sequence[str], counters: Counters,
     """
     # If the answer to COMMIT is lost, the order may still be committed. Then the reservation stays, and reconciliation
     # looks the order up in Postgres.
-    may_be_committed = True  # The one statement commits by itself.
+    may_be_committed = True  # `save_at_once` commits by itself.
     try:
         if not save_at_once([order], save, stock.taking(order.units)):
             may_be_committed = False
