@@ -1,4 +1,4 @@
-"""Checkers for the clients of a lock: each sale takes one unit from the counter, and no part of a record is lost."""
+"""Checkers for locks. They check that each sale took one unit, or that the record has the part of every client."""
 
 from __future__ import annotations
 

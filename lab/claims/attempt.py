@@ -28,8 +28,8 @@ from lab.workloads.registry import faults_of
 PAUSES = (0.0, 0.0002, 0.001, 0.005)
 """Maximum pauses of a client before a step, in seconds. Each attempt picks a maximum at random."""
 LOOKS = 5
-"""Number of checks that each waiting client makes before time may pass. The run counts as stuck only after the same
-number of failed checks."""
+"""Number of checks by each waiting client before time may pass. The run counts as stuck only after this number of
+failed checks by each."""
 STUCK_AFTER = 0.2
 """A run without a fault counts as stuck after this number of seconds without progress, if all clients wait."""
 LIMIT = 30.0
