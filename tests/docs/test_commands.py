@@ -231,7 +231,7 @@ def run_all(lines: Sequence[str]) -> None:
 
 @pytest.mark.slow
 def test_the_quick_commands_run(redis: Redis) -> None:
-    """The quick commands run on the servers of the tests, with the database of the shop."""
+    """The quick commands run on the tests' servers, but not in the test database."""
     run_all(QUICK)
 
 

@@ -119,7 +119,7 @@ def test_a_counter_too_low_is_not_sold_out(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledger, when: str) -> None:
-    """An order that commits between the reads of Redis and Postgres does not make the counter look too low."""
+    """An order that commits just before or after Postgres is read does not make the counter look too low."""
     with (
         interleaved(lambda: strategy.place(new_request(("a", 1)), ledger.save), **{when: "SELECT"}),
         pytest.raises(SoldOut),
@@ -131,7 +131,7 @@ def test_a_commit_between_the_reads_is_no_doubt(strategy: Strategy, ledger: Ledg
 def test_a_committed_reservation_is_no_doubt(
     strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An order is sold out, although the reservation of a saved order stays. The customer need not try again."""
+    """A reservation that stays after its order was saved does not make the counter look too low."""
     monkeypatch.setattr(Counters, "confirm_reservation", lambda *rest: False)
     strategy.place(new_request(("a", 1)), ledger.save)
     assert units(counters) == (1, {"a": 1})

@@ -109,12 +109,12 @@ REPORTS: dict[str, dict[str, Any]] = {
 
 
 def stored() -> dict[str, Any]:
-    """Return a new copy of a comparison. Each hash of code is the part's name: see the fixture `unhashed`."""
+    """Return a new copy of a comparison. Part names stand for code hashes: see the fixture `unhashed`."""
     return copy.deepcopy({part: measured(part, report) for part, report in REPORTS.items()})
 
 
 def store(file: Path, *keys: str, value: Any = None) -> None:
-    """Write the comparison file. The keys, if any, lead to one value, which `value` replaces."""
+    """Write the comparison file. If `keys` are given, set the value at that path to `value`."""
     changed = inner = stored()
     for key in keys[:-1]:
         inner = inner[key]

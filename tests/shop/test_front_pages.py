@@ -1,4 +1,4 @@
-"""The first page, the head of all pages, the pages for errors and problem types, and choosing a language."""
+"""The home page, the header of all pages, error pages, pages of problem types, and choosing a language."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def heading(response: Any) -> str:
     return found[1]
 
 
-# The first page
+# The home page
 
 
 def test_the_first_page_has_a_door_for_each_reader(visitor: Client) -> None:
@@ -164,7 +164,7 @@ def failing(request: Any) -> Any:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the view of the first page raise an exception."""
+    """Make the view of the home page raise an exception."""
     monkeypatch.setattr(home, "render", lambda *_: failing(None))
 
 

@@ -289,7 +289,7 @@ def test_a_wrong_counter_breaks_the_law_until_it_is_reconciled(strategy: str) ->
 
 @pytest.mark.parametrize("wanted", [{"a": 2}, {"b": 1}], ids=["the same", "something else"])
 def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -> None:
-    """A key that Redis has lost still names its order. Random steps rarely reload stock without reading the key."""
+    """A key that Redis has lost still has its order. Random steps rarely preheat before they use the key again."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 2}, key="y", fresh=False)
@@ -303,7 +303,7 @@ def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -
 
 @pytest.mark.parametrize("second", ["guarded-update", "lua-queue", "segmented-lock", "unit-rows"])
 def test_queued_orders_are_sold_when_the_next_sale_begins(second: str) -> None:
-    """Queued orders are sold when the next sale begins. Random steps rarely do this without a step in between."""
+    """Queued orders are sold when the next sale begins. Random steps rarely begin a sale just after an order."""
     shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
     shop.open((4, 1))
     shop.place(who=0, wanted={"a": 3, "b": 1}, key="y", fresh=False)

@@ -79,7 +79,7 @@ def test_an_open_overview_follows_the_sale_until_its_tab_is_hidden(live_server: 
         slow, _ = tab(re.sub(r"PAUSE = \d+", "PAUSE = 60_000", SCRIPT))
         with slow.expect_response("**/admin/live/"):
             slow.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        # One quick try is enough on a busy machine, because a tab that pauses for longer is late each time.
+        # Retry, because the machine may be busy. A tab that pauses for too long would be late each time.
         for sold in range(1, UNITS):
             with page.expect_response("**/admin/live/"):
                 pass  # From now on, the tab waits for its whole pause before it asks again.

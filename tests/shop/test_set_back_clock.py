@@ -1,4 +1,4 @@
-"""Celery's beat goes on at once when its machine's clock is set back, instead of waiting for the old time."""
+"""Celery's beat goes on at once when the clock is set back. It does not wait until the clock catches up."""
 
 from __future__ import annotations
 
