@@ -60,7 +60,7 @@ def cancel_order(order: UUID, *, customer: int) -> Changed:
     Raises:
         Order.DoesNotExist: the customer has no such order.
         StillQueued: the order is not saved yet.
-        NotCancellable: the order was paid or rejected, or has expired.
+        NotCancellable: the order was paid, refunded or rejected, or has expired.
     """
     with transaction.atomic(durable=True):
         mine = lock_order(order, customer=customer)

@@ -65,8 +65,8 @@ ALLOWED_HOSTS = environment.texts("ALLOWED_HOSTS", default=["localhost", "127.0.
 # Origins of the shop behind a proxy, for Django's CSRF check, separated by commas: https://shop.example
 CSRF_TRUSTED_ORIGINS = environment.texts("CSRF_TRUSTED_ORIGINS", default=[])
 # Number of reverse proxies in front of the shop. The shop takes the IP address of a client from the X-Forwarded-For
-# header of these proxies, or from the connection if there are 0. It limits password guesses and visitors of the lab by
-# this address.
+# header of these proxies, or from the connection if there are 0. By this address it limits password guesses, sign-ups,
+# guests and visitors of the lab.
 NUM_PROXIES = environment.integer("NUM_PROXIES", default=0, minimum=0, maximum=100)
 # Set this if a proxy serves the shop only by HTTPS and sets the headers X-Forwarded-Proto, -Host and -For. Cookies are
 # then sent only by HTTPS, plain HTTP is redirected, HSTS is on, and NUM_PROXIES is at least 1.
