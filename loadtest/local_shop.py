@@ -39,6 +39,7 @@ class LocalShop:
         application: WSGI application of the web server.
         tasks: Celery application of the worker.
         environment: variables for web, worker and beat, added to those of this process.
+        niceness: by how much the web server gives way to other processes, from 0 to 19, as for `nice`.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class LocalShop:
         application: str = "shop.runtime.wsgi:application",
         tasks: str = "shop",
         environment: Mapping[str, str] | None = None,
+        niceness: int = 0,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -57,6 +59,8 @@ class LocalShop:
         self.tasks = tasks
         self.environment = {**os.environ, "LAB_ENABLED": "1" if lab else "0", **(environment or {})}
         web = serve.web_command("127.0.0.1", self.port, application)
+        if niceness:
+            web = ["nice", "-n", str(niceness), *web]
         self.web = self._child("web", web, **serve.web_environment())
         self.servers: Servers | None = None
         self.statuses: list[Status] = []
