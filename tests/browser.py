@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
+
+from tests.waiting import WAIT_TIMEOUT
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 SCREENSHOTS = os.environ.get("SCREENSHOTS", "")
@@ -35,6 +39,17 @@ def launch(playwright: Playwright) -> Browser:
     DJANGO_ALLOW_ASYNC_UNSAFE.
     """
     return playwright.chromium.launch(executable_path=CHROMIUM)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start Chromium for a test that also queries the database."""
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
+        expect.set_options(timeout=WAIT_TIMEOUT * 1000)
+        browser = launch(playwright)
+        yield browser
+        browser.close()
 
 
 def take_screenshot(page: Page, name: str, *, full_page: bool = True) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.conf import settings
@@ -31,11 +31,14 @@ from shop.api import throttles
 from shop.sales import offers
 from tests import migrated
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext
+
 # Rewrite assertions in support modules, too, so that a failure shows the values.
 pytest.register_assert_rewrite(*[f"tests.{room}" for room in ("faults", "inventory", "lab", "loadtest", "locking")])
 
 
-ALL_SLOW = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
+ALL_SLOW = re.compile(r"^pytestmark = \[?\s*(pytest\.mark\.slow|\*?IN_BROWSER)\b", re.MULTILINE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -161,6 +164,44 @@ def lab_disabled(settings: Any) -> Iterator[None]:
     settings.LAB_ENABLED = True
     importlib.reload(urls)
     clear_url_caches()
+
+
+# Tests in Chromium. Only their fixtures import Playwright, because the import takes as long as a few tests.
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, started once for all tests of a module."""
+    from tests.browser import chromium
+
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def web_port(django_db_setup: None) -> Iterator[int]:
+    """The port of the shop's web server, which runs on the test database."""
+    from tests.shop.web_server import web_server
+
+    with web_server() as (port, _):
+        yield port
+
+
+@pytest.fixture
+def port(request: pytest.FixtureRequest) -> int:
+    """The port of a web server, or of the shop in this process for a test that uses `live_server`."""
+    if "live_server" in request.fixturenames:
+        return int(request.getfixturevalue("live_server").thread.port)
+    return int(request.getfixturevalue("web_port"))
+
+
+@pytest.fixture
+def enter(browser: Browser, port: int) -> Iterator[Callable[..., BrowserContext]]:
+    """A function that opens the browser of a visitor or of a customer."""
+    from tests.shop.browser_support import entering
+
+    with entering(browser, f"http://127.0.0.1:{port}") as enter:
+        yield enter
 
 
 SLOW = (

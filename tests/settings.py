@@ -2,36 +2,17 @@
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
+from pathlib import Path
 
 from tests import memory
 
-for name in (
-    "DATABASE_URL",
-    "DATABASE_POOLER",
-    "REDIS_URL",
-    "SECRET_KEY",
-    "PAYMENT_SECRET",
-    "PAYMENT_PAGE",
-    "PAYMENT_PROVIDER",
-    "DEBUG",
-    "HTTPS",
-    "REDLOCK_URLS",
-    "ETCD_URL",
-    "ZOOKEEPER_HOSTS",
-    "LOCK_FOLDER",
-    "PICTURE_ORIGINS",
-    "REPOSITORY_URL",
-    "EMAIL_URL",
-    "PUBLIC_URL",
-    "METRICS",
-    "LOG_FORMAT",
-    "METRICS_TOKEN",
-    "METRICS_FOLDER",
-    "TRACES",
-):
+# No setting of the caller's shop reaches the tests.
+SETTINGS = Path(__file__).resolve().parent.parent / "shop" / "runtime" / "settings.py"
+for name in re.findall(r'\benvironment\.\w+\(\s*"([A-Z_]+)"', SETTINGS.read_text(encoding="utf-8")):
     os.environ.pop(name, None)
 # Write .pyc files. Without them, each of the hundreds of processes that tests start compiles the project.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

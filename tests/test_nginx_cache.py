@@ -223,9 +223,7 @@ def test_any_other_page_is_asked_for_each_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
 def test_an_answer_with_a_cookie_is_not_kept(tmp_path: Path, guarded: bool) -> None:
-    configuration = CONFIGURATION
-    if not guarded:
-        configuration = CONFIGURATION.replace("proxy_ignore_headers Vary;", "proxy_ignore_headers Vary Set-Cookie;")
+    configuration = CONFIGURATION if guarded else replaced(CONFIGURATION, "headers Vary;", "headers Vary Set-Cookie;")
     with cached(tmp_path, configuration) as (server, port):
         server.more = {"Set-Cookie": "sessionid=new"}
         ask(port, SALE)
@@ -278,10 +276,8 @@ def test_a_page_is_kept_in_each_language(tmp_path: Path) -> None:
 def test_what_has_no_language_is_kept_once(tmp_path: Path, shared: bool) -> None:
     """Negative control: a cache key with the language stores two copies."""
     path = "/static/shop/base.css"
-    configuration = (
-        CONFIGURATION if shared else CONFIGURATION.replace("$host$uri $cached_language", "$host$uri $page_language")
-    )
-    with cached(tmp_path, configuration) as (server, port):
+    in_each = replaced(CONFIGURATION, "$host$uri $cached_language", "$host$uri $page_language")
+    with cached(tmp_path, CONFIGURATION if shared else in_each) as (server, port):
         for language in ("en", "zh-CN"):
             ask(port, path, Accept_Language=language)
     assert server.asked[path] == (1 if shared else 2)

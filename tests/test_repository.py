@@ -165,7 +165,8 @@ def test_in_ci_it_reads_a_range_and_refuses_what_a_rebase_would_have_removed(tmp
 # Hooks and the dev container
 
 
-def test_the_hooks_run_the_projects_own_tools() -> None:
+def test_pre_commit_accepts_the_hooks_which_run_the_projects_own_tools() -> None:
+    assert clientlib.load_config(str(ROOT / ".pre-commit-config.yaml"))
     configuration = parsed(ROOT / ".pre-commit-config.yaml")
     assert [repository["repo"] for repository in configuration["repos"]] == ["local"]
     hooks = {hook["id"]: hook for hook in configuration["repos"][0]["hooks"]}
@@ -174,10 +175,6 @@ def test_the_hooks_run_the_projects_own_tools() -> None:
     assert [name for name, hook in hooks.items() if not hook["entry"].startswith(".venv/bin/")] == []
     assert hooks["commit-subject"]["entry"].split()[1] == str(CHECK_SUBJECT.relative_to(ROOT))
     assert set(configuration["default_install_hook_types"]) == {"pre-commit", *hooks["commit-subject"]["stages"]}
-
-
-def test_pre_commit_accepts_the_configuration() -> None:
-    assert clientlib.load_config(str(ROOT / ".pre-commit-config.yaml"))["repos"]
 
 
 def test_the_dev_container_has_a_supported_python_and_makes_the_environment() -> None:

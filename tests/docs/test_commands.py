@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
-import yaml
 from django.core.management import CommandError, get_commands, load_command_class
 from redis import Redis
 
@@ -130,14 +129,13 @@ def check(*words: str) -> Iterator[str]:
         case ["docker", "compose", "run", "--rm", service, *rest]:
             yield from check("docker", "compose", "exec", service, *rest or ["python", "manage.py", "migrate"])
         case ["docker", "compose", "--profile", profile, *rest]:
-            services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+            services = test_compose.load()["services"].values()
             assert profile in {name for service in services for name in service.get("profiles", [])}
             yield from check("docker", "compose", *rest)
         # Check only the names, because there is no Docker here.
         case ["docker", "compose", "up" | "logs" | "start" | "stop", *rest]:
-            services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-            options = {"-d", "--wait", "--scale", "-f"}
-            assert {word.partition("=")[0] for word in rest} <= {*services, *options}, f"no service or option: {rest}"
+            known = {*test_compose.load()["services"], "-d", "--wait", "--scale", "-f"}
+            assert {word.partition("=")[0] for word in rest} <= known, f"no service or option: {rest}"
         case ["pip", "install", "--require-hashes", "-r", requirements]:
             assert "--hash=" in (ROOT / requirements).read_text()
         case ["pg_dump" | "pg_restore", *_]:
@@ -230,17 +228,13 @@ def run_all(lines: Sequence[str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_quick_commands_run(redis: Redis) -> None:
-    """The quick commands run on the tests' servers, but not in the test database."""
-    run_all(QUICK)
+@pytest.mark.parametrize("lines", [QUICK, ("migrate", *LONGER)], ids=["quick", "longer"])
+def test_the_commands_run(redis: Redis, lines: Sequence[str]) -> None:
+    """The commands run on the servers of the tests, with the database of the shop."""
+    run_all(lines)
 
 
 @pytest.mark.slow
 def test_a_command_that_fails_is_found(redis: Redis) -> None:
     with pytest.raises(AssertionError, match="no-such-rung"):
         run_all(["replay no-such-rung"])
-
-
-@pytest.mark.slow
-def test_the_longer_commands_run(redis: Redis) -> None:
-    run_all(("migrate", *LONGER))

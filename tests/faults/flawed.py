@@ -9,11 +9,10 @@ from uuid import UUID
 
 from django.db import connections, transaction
 from django_redis import get_redis_connection
-from redis import RedisError
 
 from inventory import stock
 from inventory.counters.whole import Counters, counter_key
-from inventory.errors import InventoryError, SoldOut, StockNotLoaded, StockUnavailable
+from inventory.errors import InventoryError, SoldOut
 from inventory.queue.entries import QueueEntry
 from inventory.requests import OrderRequest, Placement, Reject, Save, Saved, save_one
 from inventory.strategies import registry
@@ -56,20 +55,6 @@ class AnswersEarly(Strategy):
         return Placement.COMMITTED
 
 
-TAKE = """
-for at, counter in ipairs(KEYS) do
-    local left = tonumber(redis.call("GET", counter) or -1)
-    if left < tonumber(ARGV[at]) then
-        return {at, left}
-    end
-end
-for at, counter in ipairs(KEYS) do
-    redis.call("DECRBY", counter, ARGV[at])
-end
-return {0, 0}
-"""
-
-
 class TrustsSoldOut(Lua):
     """Trusts "sold out" from Redis without asking Postgres, although Redis may count too few units."""
 
@@ -82,16 +67,11 @@ class ReservationsInMemory(Counters):
 
     def take(self, request: OrderRequest) -> None:
         self.items = request.items
-        keys, units = zip(*((counter_key(item.sku), item.quantity) for item in request.items), strict=True)
-        try:
-            short, left = self.client.eval(TAKE, len(keys), *keys, *units)
-        except RedisError as error:
-            raise StockUnavailable(f"Redis did not answer: {error}") from error
-        if short:
-            item = request.items[short - 1]
-            if left < 0:
-                raise StockNotLoaded(f"{item.sku} has no counter in Redis.")
-            raise SoldOut(item.sku, wanted=item.quantity, left=left)
+        super().take(request)
+        self._end(request.id, request.skus, "sold")
+
+    def _end(self, request: UUID, skus: Iterable[str], outcome: str) -> bool:
+        return super()._end(request, skus, "sold")  # Forget the reservation, whatever has become of its units.
 
     def give_back(self, request: UUID, skus: Iterable[str]) -> bool:
         for item in self.items:

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.factories import DISTINCT
+from inventory.strategies.registry import NAMES
 from tests.faults.conftest import Survives
 from tests.faults.faults import faults_of
 
 pytestmark = pytest.mark.slow
 
-OTHER_LOCKS = ["file-lock", "insert-lock", "lock-table", "session-lock"]
-"""Strategies with other locks that need no optional server. `test_faults_on_other_servers` has the rest."""
-
-ROUNDS = [(strategy, fault) for strategy in (*DISTINCT, *OTHER_LOCKS) for fault in faults_of(strategy)]
+# `test_faults_on_other_servers` has the strategies whose locks need an optional server.
+ROUNDS = [(strategy, fault) for strategy in NAMES for fault in faults_of(strategy)]
 
 
 @pytest.mark.parametrize(("strategy", "fault"), ROUNDS)

@@ -25,7 +25,7 @@ from tests.waiting import WAIT_TIMEOUT, wait_for
 CLASSES: dict[str, Any] = {"segmented-lock": SegmentedLock, "segmented-redis": SegmentedRedis}
 
 
-def make(name: str, base: type[Segmented] | None = None, *, units: int = 0, **options: Any) -> Any:
+def make(name: str, base: type[Segmented] | None = None, *, units: int = 0, **options: Any) -> Segmented:
     """Return a new strategy with empty caches, as in another process. It sells `units` of the sku `a`.
 
     An item is taken from the first segment that has enough units.
@@ -34,7 +34,7 @@ def make(name: str, base: type[Segmented] | None = None, *, units: int = 0, **op
     arguments = [options.pop("make_lock", stock_lock)]
     if name == "segmented-redis":
         arguments.insert(0, registry.segment_counters)
-    made = (base or CLASSES[name])(*arguments, **options)
+    made: Segmented = (base or CLASSES[name])(*arguments, **options)
     if units:
         put_on_sale(made, a=units)
     return made

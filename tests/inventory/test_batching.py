@@ -120,29 +120,6 @@ def test_too_few_results_are_an_error(counting: Counting) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_waiting_call_holds_no_connection(counting: Counting) -> None:
-    """A waiting call returns its connection. Otherwise waiting calls could leave no connection for the batch."""
-    held = []
-
-    def call(request: str) -> int:
-        connection.ensure_connection()
-        held.append(connections[connection.alias])
-        try:
-            return counting.call(request)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(2) as pool:
-        leading = pool.submit(call, "a")
-        assert counting.inside.wait(WAIT_TIMEOUT)
-        following = pool.submit(call, "b")
-        wait_for(lambda: counting.batcher.pending() == 1, "the second call to wait")
-        assert (held[0].connection is None, held[1].connection is None) == (False, True)
-        counting.go_on.set()
-        assert (leading.result(WAIT_TIMEOUT), following.result(WAIT_TIMEOUT)) == (1, 2)
-
-
-@pytest.mark.django_db(transaction=True)
 def test_a_call_that_cannot_close_its_connection_is_not_pending(
     submit: Submit, counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from django.test import override_settings
 from django_redis import get_redis_connection
 
 from inventory import stock
-from inventory.errors import StockBusy, StockElsewhere, StockNotLoaded, StockUnavailable
+from inventory.errors import SoldOut, StockBusy, StockElsewhere, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import locked, locks, registry
 from inventory.strategies.base import Strategy
@@ -21,6 +21,7 @@ from inventory.strategies.locks import conninfo, stock_lock
 from locking import FairRedisLock, Lock, ReentrantLock, ThreadLock
 from tests.factories import elsewhere, new_request, nobody, preheated
 from tests.inventory.conftest import Ledger, after, execute, fetch, replace_in_script
+from tests.locking.support import acquired
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -60,6 +61,9 @@ def test_a_lower_fence_of_one_kind_is_overtaken(ledger: Ledger, name: str) -> No
     with pytest.raises(StockBusy, match="overtaken"):
         strategy.place(new_request(("a", 1)), ledger.save)
     StockItem.objects.update(fence=2**62, fenced_by="another")
+    with pytest.raises(SoldOut):
+        strategy.place(new_request(("a", 2)), ledger.save)
+    assert last_fence() == ("another", 2**62), "a refusal writes none"
     strategy.place(new_request(("a", 1)), ledger.save)
     assert last_fence()[0] == name
     ledger.assert_law(a=(0, 1))
@@ -97,9 +101,7 @@ def test_the_lock_is_held_in_save(ledger: Ledger, name: str) -> None:
             elsewhere(lambda: impatient.place(new_request(("a", 1)), ledger.save))
 
     strategy.place(new_request(("a", 1)), after(rival, ledger.save))
-    lease = strategy.make_lock("a").acquire(blocking=False)
-    assert lease is not None
-    assert lease.release()
+    assert acquired(strategy.make_lock("a"), blocking=False).release()
     ledger.assert_law(a=(0, 1))
 
 

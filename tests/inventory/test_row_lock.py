@@ -8,8 +8,8 @@ from django.db.transaction import TransactionManagementError
 from django.test.utils import CaptureQueriesContext
 
 from inventory import stock
-from inventory.models import StockItem, StockUnit
-from tests.factories import elsewhere, interleaved, new_request, preheated
+from inventory.models import StockItem
+from tests.factories import interleaved, new_request, preheated
 from tests.inventory.conftest import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -28,14 +28,6 @@ def test_all_rows_are_locked_before_any_is_written(ledger: Ledger) -> None:
         strategy.place(new_request(("a", 1), ("c", 1)), ledger.save)
     assert free == ["b"]
     ledger.assert_law(a=(0, 1), b=(1, 0), c=(0, 1))
-
-
-def test_unit_rows_of_a_locked_item_can_be_inserted(ledger: Ledger) -> None:
-    preheated("row-lock", {"a": 1})
-    with transaction.atomic():
-        stock.lock(["a"])
-        elsewhere(lambda: StockUnit.objects.create(item_id="a"))
-    assert StockUnit.objects.count() == 1
 
 
 def test_rows_are_locked_in_the_order_of_python(ledger: Ledger) -> None:

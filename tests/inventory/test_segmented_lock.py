@@ -27,8 +27,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def strategy(ledger: Ledger) -> Segmented:
     """The strategy with ten units of `a` in five segments."""
-    made: Segmented = make("segmented-lock", units=10)
-    return made
+    return make("segmented-lock", units=10)
 
 
 def fences() -> list[int]:
@@ -44,8 +43,7 @@ def paused(strategy: Segmented, ledger: Ledger, redis: Redis) -> Segmented:
             return stock_lock(sku, number)
         return PausedAfterGrant(redis, stock_lock(sku, 0).name, lambda: buy(make("segmented-lock"), ledger, (sku, 1)))
 
-    made: Segmented = make("segmented-lock", make_lock=lock)
-    return made
+    return make("segmented-lock", make_lock=lock)
 
 
 @pytest.mark.parametrize("wanted", [1, 5], ids=["one segment", "all segments"])

@@ -29,8 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def strategy(ledger: Ledger) -> Segmented:
     """The strategy with ten units of `a` in five segments."""
-    made: Segmented = make("segmented-redis", units=10)
-    return made
+    return make("segmented-redis", units=10)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from inventory.errors import UnknownStrategy
 from inventory.strategies import registry
 from inventory.strategies.base import Strategy
 from inventory.strategies.registry import NAMES
-from tests.factories import DISTINCT, new_request, preheated
+from tests.factories import DISTINCT, SAVING, new_request, preheated
 from tests.inventory.conformance import StrategyConformance
 from tests.inventory.conftest import Ledger, fails
 
@@ -27,11 +27,7 @@ class TestStrategy(StrategyConformance):
     """All strategies except `lua-queue`, which responds before the order is saved. test_lua_queue.py tests it."""
 
     @pytest.fixture(
-        params=[
-            pytest.param(name, marks=[] if name in DISTINCT else pytest.mark.slow)
-            for name in NAMES
-            if name != "lua-queue"
-        ]
+        params=[name if name in DISTINCT else pytest.param(name, marks=pytest.mark.slow) for name in SAVING]
     )
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return registry.get(request.param)

@@ -29,8 +29,8 @@ ONE_OF_EACH_KIND = {
 }
 """A few flawed rungs that cover every invariant, and locks in Redis, Postgres and memory.
 
-They also cover every fault that may happen on a playable flawed rung. Rungs whose clients are processes are left out:
-`test_schedules_on_processes` runs them.
+They also cover every fault that may happen on a playable flawed rung. Rungs whose clients are processes are left out,
+because they are slow.
 """
 
 

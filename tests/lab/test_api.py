@@ -1,10 +1,12 @@
-"""The lab's endpoints sell only the lab's own stock, which only staff set, and need LAB_ENABLED."""
+"""The lab's endpoints sell only the lab's own stock, in no list of sales. Only staff set it. They need LAB_ENABLED."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
 from redis import Redis
 from rest_framework.test import APIClient
 
@@ -14,7 +16,10 @@ from lab.checkers import ledger
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import stock_lock
 from lab.models import RungOrder, RungStock
-from shop.models import Order
+from loadtest.outcome import close_sale
+from loadtest.preparation import prepare
+from shop.models import Order, Sale
+from shop.overview import document
 from tests.factories import OnSale, new_customer, new_request, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
@@ -152,6 +157,43 @@ def test_a_sku_that_is_too_long_is_refused(staff: Buyer) -> None:
 def test_users_may_list_the_rungs(buyer: Buyer, visitor: APIClient) -> None:
     assert buyer.get("/lab/rungs/").json() == {"rungs": list(RUNGS)}
     assert_problem(visitor.get("/lab/rungs/"), 401, "unauthenticated")
+
+
+# Lists of sales
+
+
+LISTS = ("/admin/shop/sale/", "/admin/", "/admin/live/", "/", "/sales/", "/api/sales/")
+STOREFRONT = {"/", "/sales/"}
+"""Lists that show no load test."""
+
+
+def test_the_sale_of_a_flawed_rung_is_in_no_list(
+    redis: Redis, live_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative controls: lists show the sale of a strategy, and the sale of a rung that has a strategy by mistake."""
+    operator = Client()
+    operator.force_login(User.objects.create_superuser("root"))
+
+    def lists_of(**seller: str) -> list[str]:
+        """Sell a unit in a burst. Return the lists that show the sale before the burst ends."""
+        customers = [new_customer()]
+        burst = prepare(**{"strategy": "lua", **seller}, units=5, customers=customers, limit=1, host=live_server.url)  # type: ignore[arg-type]
+        body = burst.body(burst.cart())
+        sent = Buyer(customers[0]).post(burst.path, body, format="json", headers={"Idempotency-Key": "mine"})
+        assert sent.status_code == 201
+        name = Sale.objects.get(pk=burst.sale).name.partition(",")[0]
+        monkeypatch.setattr(document, "shared", document.SharedFigures())
+        try:
+            return [path for path in LISTS if name in operator.get(path).content.decode()]
+        finally:
+            close_sale(burst)
+
+    assert lists_of(rung="compute-and-overwrite") == []
+    assert RungOrder.objects.count() == 1
+    assert not Order.objects.exists()
+    assert lists_of(strategy="lua") == [path for path in LISTS if path not in STOREFRONT]
+    monkeypatch.setattr("loadtest.preparation.NO_STRATEGY", "lua")
+    assert lists_of(rung="compute-and-overwrite") == ["/admin/shop/sale/"]
 
 
 # LAB_ENABLED

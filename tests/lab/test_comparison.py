@@ -207,7 +207,6 @@ def test_the_defaults_that_the_arguments_name_are_those_that_were_measured() -> 
 
 def test_every_name_in_the_advice_is_measured() -> None:
     strategies = comparisons.load("strategies")
-    assert strategies is not None
     names = {"strategies": {row.name for row in strategies.rows}, "locks": set(contenders.ALL)}
     for argument in ARGUMENTS:
         assert {argument.better, argument.worse} <= names[argument.part]
@@ -250,13 +249,11 @@ def test_the_command_stores_what_it_measures_and_keeps_the_rest(
     assert capsys.readouterr().out == "locks: stored.\n"
     assert json.loads(file.read_text())["strategies"] == stored()["strategies"]
     measured = comparisons.load("locks")
-    assert measured is not None
     assert (measured.short, measured.stale) == (True, False)
     ours, theirs = measured.rows
     assert (ours.name, ours.rungs, ours.peer, ours.recovery_s) == ("thread", ("thread-lock",), False, None)
     assert (theirs.name, theirs.peer) == ("redis-py", True)
     # redis-py's lock has no renewal, so a dead holder keeps it for the whole TTL.
-    assert theirs.recovery_s is not None
     assert theirs.recovery_s > 9
     fields = [field for field in Measurement.__annotations__ if field[0] == "p"]
     assert all(getattr(row, field) is not None for row in measured.rows for field in fields)

@@ -382,7 +382,6 @@ def test_the_command_stores_a_curve_that_the_page_shows(
 
     assert json.loads(file.read_text())["locks"] == stored()["locks"]
     measured = comparisons.load(part)
-    assert measured is not None
     assert (measured.short, measured.stale) == (True, False)
     assert [type(each) for each in measured.rows] == rows
     assert texts("li", section(part)), "the page draws conclusions"

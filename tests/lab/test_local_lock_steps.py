@@ -1,16 +1,21 @@
-"""Locks without a server: a run shows the steps that take, wait for and free the lock."""
+"""Locks without a server: the steps that take, wait for and free the lock, and clients that are processes."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 
 from lab.claims.runs import replay
+from lab.explorer.scheduler import Scheduler
 from lab.explorer.search import Bounds, explore
 from lab.explorer.trace import Trace
 from lab.ladder.catalogue import LADDER
 from lab.sandbox import local_locks
 from lab.sandbox.sandbox import Sandbox
-from lab.workloads.registry import new_experiment
+from lab.workloads.process import MemoryWorkload, Program
+from lab.workloads.registry import lock_experiment, new_experiment
+from tests.factories import slow
 
 LOCKS = {
     "thread-lock": "the lock in its memory",
@@ -25,9 +30,7 @@ def shown(run: Trace, actor: str) -> list[str]:
     return [step.does for step in run.steps if step.actor == actor]
 
 
-@pytest.mark.parametrize(
-    "slug", [pytest.param(slug, marks=pytest.mark.slow if slug == "thread-lock" else ()) for slug in LOCKS]
-)
+@pytest.mark.parametrize("slug", [*STOCK, *slow("thread-lock")])
 def test_a_run_shows_who_takes_and_frees_the_lock(sandbox: Sandbox, slug: str) -> None:
     run = replay(slug, (), sandbox, to_the_end=True)
     for actor in ("A", "B"):
@@ -72,3 +75,46 @@ def test_the_steps_of_a_lock_add_schedules_only_before_its_first_client(
     monkeypatch.setattr(local_locks, "stop_before", lambda step: None)
     without = schedules(slug, sandbox)
     assert (without == 1, with_steps > without, with_steps > 1) == (added, added, True)
+
+
+# Clients that are processes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", ["thread-lock", "process-lock", "owner-is-thread-id"])
+def test_one_client_alone_sells(sandbox: Sandbox, slug: str) -> None:
+    run = replay(slug, [], sandbox, clients=1, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "confirmed": 1})
+
+
+@pytest.mark.slow
+def test_a_crashed_worker_is_killed(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked: list[int] = []
+    fork = Program.fork
+
+    def remembering(self: Program, *arguments: object) -> object:
+        forked.append((answer := fork(self, *arguments))[0])  # type: ignore[arg-type]
+        return answer
+
+    monkeypatch.setattr(Program, "fork", remembering)
+    run = replay("thread-lock", ["A", "A", "crash A"], sandbox, faults=("crash",), to_the_end=True)
+    assert run.ledger == {"received": 10, "left": 9, "confirmed": 1}
+    assert len(forked) == 2
+    for pid in forked:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+class WithoutStock(MemoryWorkload):
+    def prepare(self):  # type: ignore[no-untyped-def]
+        jobs = super().prepare()
+        self.sandbox.redis.delete("stock")
+        return jobs
+
+
+@pytest.mark.slow
+def test_an_error_of_a_worker_is_its_answer(sandbox: Sandbox) -> None:
+    experiment = lock_experiment(WithoutStock)(LADDER["thread-lock"], sandbox, "A")
+    experiment.verdict = lambda answers: []  # type: ignore[method-assign]
+    run = Scheduler(experiment, lambda point: point.enabled[0]).play()
+    assert run.answers["A"].startswith("TypeError")

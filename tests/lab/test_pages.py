@@ -60,8 +60,6 @@ def play_to_the_end(client: Client, slug: str, *schedule: str, clients: int) -> 
 
 def test_the_ladder_lists_every_rung_with_flaw_and_verdict(client: Client) -> None:
     page = text(client.get("/lab/"))
-    places = [page.index(f'href="/lab/rungs/{slug}/"') for slug in LADDER]
-    assert places == sorted(places)
     assert all(entry.title in page and (entry.flaw or "") in page for entry in LADDER.values())
     assert page.count("broken by a schedule of") == len(WITNESSES)
     assert "broken by a schedule of 8 steps" in page

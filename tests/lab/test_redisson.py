@@ -17,7 +17,8 @@ from lab.sandbox.sandbox import Sandbox
 from lab.workloads.registry import new_experiment
 from locking import Lease
 from tests.factories import slow
-from tests.locking.support import Clock
+from tests.lab.schedule_support import broken_by
+from tests.locking.support import Clock, acquired
 
 Patch = pytest.MonkeyPatch
 
@@ -84,14 +85,12 @@ def test_each_guard_is_needed(
 ) -> None:
     remove(monkeypatch)
     found = searched(sandbox, *([fault] if fault else []))
-    assert found.run is not None
-    assert found.run.broken == breaks
+    assert broken_by(found) == breaks
 
 
 def test_a_waiter_looks_only_at_what_has_arrived(sandbox: Sandbox, monkeypatch: Patch) -> None:
     """A waiter reads only its subscription. It queries the lock at once, after subscribing, and at its deadline."""
-    held = RedissonWatchdog(sandbox.redis, "quiet").acquire()
-    assert held is not None
+    held = acquired(RedissonWatchdog(sandbox.redis, "quiet"))
     asked: list[str] = []
     original = RedissonWatchdog._ask
 

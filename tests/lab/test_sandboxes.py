@@ -53,9 +53,8 @@ def _databases(servers: object, django_db_setup: None, django_db_blocker: Django
 
 @pytest.fixture
 def opened_sandbox() -> Iterator[Sandbox]:
-    sandbox = open_sandbox(NUMBER)
-    yield sandbox
-    sandbox.close()
+    with closing(open_sandbox(NUMBER)) as sandbox:
+        yield sandbox
 
 
 @contextmanager
@@ -169,20 +168,16 @@ def foreign(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
 
 
 def test_foreign_keys_in_redis_are_kept(foreign: redis.Redis) -> None:
+    """Foreign keys are kept, even those of another shop's lab: the mark in Redis names the owner."""
     with pytest.raises(NotOurs, match=rf"(?s)database {15 - NUMBER} of /.*\.sock holds 1 keys .*Lower LAB_SANDBOXES"):
         open_sandbox(NUMBER)
-    assert (foreign.keys(), foreign.get("session")) == ([b"session"], b"foreign")
-    foreign.delete("session")
-    open_sandbox(NUMBER).close()
-    assert foreign.dbsize() == 0, "without the mark: what comes while it is closed is not the lab's"
-
-
-def test_the_keys_of_another_shops_lab_are_kept(foreign: redis.Redis) -> None:
-    """The keys of another shop's lab are kept, because the mark in Redis names the owner."""
     foreign.set(MARK, "Last Unit empties this: shop_lab_0 of Postgres 1")
     with pytest.raises(NotOurs, match="holds 2 keys"):
         open_sandbox(NUMBER)
-    assert sorted(foreign.keys()) == [MARK.encode(), b"session"]
+    assert (sorted(foreign.keys()), foreign.get("session")) == ([MARK.encode(), b"session"], b"foreign")
+    foreign.flushdb()
+    open_sandbox(NUMBER).close()
+    assert foreign.dbsize() == 0, "without the mark: what comes while it is closed is not the lab's"
 
 
 def test_keys_that_replace_the_labs_are_kept_by_the_next_schedule(opened_sandbox: Sandbox) -> None:
@@ -213,9 +208,8 @@ def test_keys_that_a_crash_of_the_lab_leaves_are_emptied() -> None:
     end_backend(sandbox.observer)  # Lose the lock without a release, as when the process dies.
     sandbox.close()
     assert left.dbsize() > 1
-    another = open_sandbox(NUMBER)
-    assert left.keys() == [MARK.encode()]
-    another.close()
+    with closing(open_sandbox(NUMBER)):
+        assert left.keys() == [MARK.encode()]
 
 
 @pytest.mark.parametrize(("slug", "schedule"), [("setnx", ["A", "B"]), ("lua", ["A", "restart", "A"])])
@@ -286,9 +280,8 @@ def test_a_foreign_postgres_database_is_kept(other_database: Callable[..., None]
 @pytest.mark.parametrize("tables", ["", "lab.0001_initial"])
 def test_a_database_of_the_labs_with_other_tables_is_replaced(other_database: Callable[..., None], tables: str) -> None:
     other_database("CREATE TABLE shop_product AS SELECT 1", comment=f"{databases.MADE}{tables}")
-    sandbox = open_sandbox(NUMBER)
-    assert replay("guarded-update", [], sandbox, to_the_end=True).ledger
-    sandbox.close()
+    with closing(open_sandbox(NUMBER)) as sandbox:
+        assert replay("guarded-update", [], sandbox, to_the_end=True).ledger
 
 
 def test_an_unfinished_database_is_dropped_and_no_other(other_database: Callable[..., None]) -> None:
@@ -441,11 +434,10 @@ def test_the_query_of_database_url_holds_for_the_lab_too(monkeypatch: pytest.Mon
     assert asked["HOST"] == ""
     options = {**shop["OPTIONS"], **found["OPTIONS"], "pool": {"min_size": 1}}
     change_settings(monkeypatch, **asked, OPTIONS=options)
-    sandbox = open_sandbox(NUMBER)
-    parts = conninfo_to_dict(sandbox.conninfo)
-    assert (parts["host"], parts["port"], parts["sslmode"]) == (shop["HOST"], str(shop["PORT"]), "prefer")
-    assert replay("no-lock", [], sandbox, to_the_end=True).steps
-    sandbox.close()
+    with closing(open_sandbox(NUMBER)) as sandbox:
+        parts = conninfo_to_dict(sandbox.conninfo)
+        assert (parts["host"], parts["port"], parts["sslmode"]) == (shop["HOST"], str(shop["PORT"]), "prefer")
+        assert replay("no-lock", [], sandbox, to_the_end=True).steps
 
 
 def test_a_role_that_may_not_create_databases_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

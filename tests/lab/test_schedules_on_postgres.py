@@ -93,19 +93,6 @@ def test_three_clients_form_a_line(sandbox: Sandbox, slug: str) -> None:
     assert (run.broken, run.ledger["confirmed"]) == (None, 3)
 
 
-@pytest.mark.parametrize(
-    ("slug", "schedule"),
-    [
-        ("lock-table-for-update", ["A", "A", "B", "B"]),
-        ("lock-table-insert", ["A", "B", "B", "B", "B"]),
-        ("postgres-advisory-lock", ["A", "B"]),
-    ],
-)
-def test_a_client_may_crash_while_it_waits_in_the_server(sandbox: Sandbox, slug: str, schedule: list[str]) -> None:
-    run = replay(slug, [*schedule, "crash B"], sandbox, to_the_end=True)
-    assert (run.broken, run.ledger["confirmed"]) == (None, 1)
-
-
 # Sessions
 
 

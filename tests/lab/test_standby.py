@@ -28,14 +28,6 @@ def committed(slug: str, sandbox: Sandbox) -> list[str]:
     return schedule
 
 
-def test_a_failover_after_the_commit_sells_the_unit_twice(sandbox: Sandbox) -> None:
-    schedule = [*committed(ASYNC, sandbox), "failover"]
-    run = replay(ASYNC, schedule, sandbox, to_the_end=True)
-    assert (run.broken, run.ledger) == ("conserved", SOLD_TWICE)
-    assert run.why == "2 sales were confirmed, but the stock fell from 1 to 0."
-    assert run.steps[-1].answers["A"] == run.steps[-1].answers["B"] == "sold"
-
-
 def test_nothing_is_lost_once_the_standby_has_received_it(sandbox: Sandbox) -> None:
     """Negative control: after the standby has received the commit, a failover loses nothing."""
     run = replay(ASYNC, [*committed(ASYNC, sandbox), "S", "failover"], sandbox, to_the_end=True)
@@ -72,3 +64,4 @@ def test_without_its_setting_the_sound_rung_breaks(sandbox: Sandbox, monkeypatch
     monkeypatch.setattr(SyncStandbyFailover, "_place", LADDER[ASYNC].code._place)  # type: ignore[attr-defined]
     run = replay(SYNC, [*committed(SYNC, sandbox), "failover"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger) == ("conserved", SOLD_TWICE)
+    assert run.why == "2 sales were confirmed, but the stock fell from 1 to 0."

@@ -57,14 +57,6 @@ def test_one_buyer_after_the_other_gets_the_right_answer(redis: Redis, slug: str
     assert ledger.figures("a") == Figures("a", 2, 0, 2)
 
 
-def test_a_rung_refuses_to_run_inside_a_transaction() -> None:
-    ledger.stock_up("a", 1)
-    for slug in RUNGS:
-        with transaction.atomic(), pytest.raises(RuntimeError, match=slug):
-            buy(slug)
-    assert ledger.figures("a") == Figures("a", 1, 1, 0)
-
-
 def test_a_cart_is_sold_from_the_labs_own_tables_and_keys(redis: Redis) -> None:
     StockItem.objects.create(sku="a", received=7, on_hand=7)
     for slug in [slug for slug in RUNGS if slug != "commit-after-return"]:

@@ -11,6 +11,7 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,30 +45,18 @@ def environment(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def manage(environment: dict[str, str]) -> Manage:
     """Return a function that runs a management command until it ends."""
+    return partial(python, environment, "manage.py")
 
-    def run(*arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "manage.py", *arguments],
-            cwd=CHECKOUT,
-            env={**environment, **more},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
 
-    return run
+def python(environment: Mapping[str, str], *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the folder of the project until it ends."""
+    command, given = [sys.executable, *arguments], {**environment, **more}
+    return subprocess.run(command, cwd=CHECKOUT, env=given, capture_output=True, text=True, timeout=280)
 
 
 def bench(environment: Mapping[str, str], *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a benchmark until it ends."""
-    return subprocess.run(
-        [sys.executable, "-m", "loadtest.bench", *arguments],
-        cwd=CHECKOUT,
-        env={**environment, **more},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    return python(environment, "-m", "loadtest.bench", *arguments, **more)
 
 
 def report_of(done: subprocess.CompletedProcess[str], status: int = 0) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from loadtest.demo import PROGRESSION
 from loadtest.local_shop import free_port
 from servers import RunFolder
 from tests.loadtest.conftest import CHECKOUT, Manage
-from tests.servers.support import of_each, processes_in
+from tests.servers.support import of_each, processes_in, sockets
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -56,10 +56,6 @@ def commands_in(folder: Path) -> str:
     return "\n".join(" ".join(parts) for parts in of_each(psutil.Process.cmdline, processes_in(folder)))
 
 
-def sockets_of(folder: Path) -> list[str]:
-    return [str(path) for path in folder.rglob("*") if path.is_socket()]
-
-
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["Ctrl-C", "SIGTERM", "SIGKILL"]
 )
@@ -73,7 +69,7 @@ def test_an_interrupted_rush_leaves_no_process(
 
     wait_for(lambda: commands_in(own_folder) == "", timeout=30)
     if number != signal.SIGKILL:
-        assert sockets_of(own_folder) == []
+        assert sockets(RunFolder(own_folder)) == []
         assert rush.returncode == 2
         assert "Traceback" not in output
         assert output.rstrip().endswith("Stopped: there is no verdict.")
@@ -104,7 +100,7 @@ def test_the_demo_shows_its_table_and_serves_until_ctrl_c(environment: dict[str,
         assert part in output
     assert demo.returncode == 0
     wait_for(lambda: commands_in(own_folder) == "", timeout=30)
-    assert sockets_of(own_folder) == []
+    assert sockets(RunFolder(own_folder)) == []
 
 
 @pytest.mark.parametrize("command", ["demo", "rush"])

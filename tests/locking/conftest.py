@@ -13,7 +13,8 @@ import redis
 from locking.redis import connection
 from locking.renewal import watchdog
 from servers.valkey import Valkey, temporary
-from tests.locking.support import Patch, RedisRecipe, client_of, renewing
+from tests.locking.proxy import Link, linked
+from tests.locking.support import Patch, RedisRecipe, RemoteRecipe, client_of, renewing
 from tests.waiting import wait_for
 
 
@@ -54,6 +55,13 @@ def recipe(valkey: Valkey) -> Iterator[RedisRecipe]:
 @pytest.fixture
 def client(recipe: RedisRecipe) -> redis.Redis:
     return recipe.client
+
+
+@pytest.fixture
+def link(recipe: RemoteRecipe) -> Iterator[Link]:
+    link = linked(recipe)
+    yield link
+    link.close()
 
 
 @pytest.fixture

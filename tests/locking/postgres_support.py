@@ -199,15 +199,12 @@ class SessionWaits:
     def before_sleep(self, monkeypatch: Patch, body: Callable[[], object]) -> None:
         """Run `body` before the statement that requests the lock and sleeps."""
         for kind in (AdvisoryLock, RowLock):
-            monkeypatch.setattr(kind, "_take", self._after(body, kind._take))
 
-    @staticmethod
-    def _after(body: Callable[[], object], take: Callable[..., Any]) -> Callable[..., Any]:
-        def later(*args: Any) -> Any:
-            body()
-            return take(*args)
+            def later(*args: Any, take: Callable[..., Any] = kind._take) -> Any:
+                body()
+                return take(*args)
 
-        return later
+            monkeypatch.setattr(kind, "_take", later)
 
 
 class InsertWaits:

@@ -25,7 +25,10 @@ from urllib.parse import unquote
 
 import pytest
 import redis
+from redis._parsers import _RESP2Parser
+from redis.backoff import NoBackoff
 from redis.connection import UnixDomainSocketConnection
+from redis.retry import Retry
 
 from locking import Lease, Lock, RedisLock, ReentrantLock
 from locking.local import _queues
@@ -71,10 +74,13 @@ def started(server: Any) -> Iterator[Any]:
         server.stop()
 
 
-def renew(lease: Lease, seconds: float = 0.5) -> None:
-    """Wait until the watchdog has extended the lease by more than `seconds`."""
-    ends = end_of(lease)
-    wait_for(lambda: end_of(lease) > ends + seconds, "the lease to be renewed")
+def renew(*leases: Lease, seconds: float = 0.5) -> None:
+    """Wait until the watchdog has extended each lease by more than `seconds`."""
+    ends = [end_of(lease) for lease in leases]
+    wait_for(
+        lambda: all(end_of(lease) > end + seconds for lease, end in zip(leases, ends, strict=True)),
+        "the leases to be renewed",
+    )
 
 
 def collect() -> None:
@@ -346,6 +352,18 @@ def _is_stopped(thread: Path) -> bool:
 def renewing() -> bool:
     """Return whether this process has a watchdog thread."""
     return any(thread.name == "lock-renewal" for thread in threading.enumerate())
+
+
+CLIENTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "resp2": {"protocol": 2},
+    "no timeout": {"socket_timeout": None},
+    "many retries": {"retry": Retry(NoBackoff(), 10), "socket_timeout": 0.1},
+    "python parser": {"parser_class": _RESP2Parser, "protocol": 2},
+    "health checks": {"health_check_interval": 1},
+    "other encoding": {"encoding": "latin-1", "decode_responses": True},
+}
+"""Options of redis-py's client that change how it connects, asks or reads an answer."""
 
 
 class CountedConnection(UnixDomainSocketConnection):

@@ -104,6 +104,13 @@ class TestForgetsThatItHasAsked(Faulty):
         monkeypatch.setattr(Lease, "_unanswered", property(lambda lease: False, lambda lease, value: None))
 
 
+@fails("test_a_lost_lease_cannot_be_released")
+class TestReleasesWhatAnotherHolds(Faulty):
+    @pytest.fixture(autouse=True)
+    def _checks_no_owner(self, flawed: Flawed) -> None:
+        flawed("release", "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false")
+
+
 @fails("test_the_holder_is_told_when_the_server_hangs")
 class TestWaitsForRenewal(Faulty):
     """Flawed: the watchdog waits ten seconds for each renewal."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from multiprocessing import forkserver
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,6 @@ from locking import LockUnavailable
 from locking.etcd import EtcdLock
 from locking.etcd.gateway import EtcdGateway, session_of
 from locking.etcd.lock import QueueKey, QueueTail
-from locking.etcd.watch import DeletionWatch
 from servers.etcd import Etcd
 from tests.locking import actors
 from tests.locking import conformance as suite
@@ -36,14 +32,6 @@ SHORTEST = 1
 """Seconds: the shortest TTL of a lock on etcd."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _other_processes_start_quickly() -> None:
-    """Import modules in the fork server, so that other processes start quickly."""
-    modules = ["pytest", "tests.locking.actors", "tests.locking.etcd_support"]
-    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
-    forkserver.ensure_running()
-
-
 @pytest.fixture(scope="module")
 def etcd() -> Iterator[Etcd]:
     with running_etcd() as running:
@@ -57,20 +45,16 @@ def own_etcd() -> Iterator[Etcd]:
         yield running
 
 
-def made_on(etcd: Etcd, folder: Path) -> EtcdRecipe:
-    return EtcdRecipe(etcd.host, etcd.port, folder)
-
-
 @pytest.fixture
 def recipe(etcd: Etcd, observer: Observer, tmp_path: Path) -> Iterator[EtcdRecipe]:
     observer.clear()  # Revoke leases of processes that tests have killed.
-    yield made_on(etcd, tmp_path)
+    yield EtcdRecipe(etcd.host, etcd.port, tmp_path)
     client_of.cache_clear()
 
 
 @pytest.fixture
 def own(own_etcd: Etcd, tmp_path: Path) -> EtcdRecipe:
-    return made_on(own_etcd, tmp_path)
+    return EtcdRecipe(own_etcd.host, own_etcd.port, tmp_path)
 
 
 @pytest.fixture
@@ -125,6 +109,14 @@ class TestEtcdLockThatStaysInLine(TestEtcdLock):
         monkeypatch.setattr(EtcdLock, "_revoke", lambda *args: True)
 
 
+@fails("test_a_release_before_the_sleep_is_not_missed")
+class TestEtcdLockThatWatchesFromNowOn(TestEtcdLock):
+    @pytest.fixture(autouse=True)
+    def _watches_from_now_on(self, monkeypatch: Patch) -> None:
+        watch = EtcdGateway.deletions
+        monkeypatch.setattr(EtcdGateway, "deletions", lambda self, key, revision, seconds: watch(self, key, 0, seconds))
+
+
 class Trusting(EtcdLock):
     """Flawed: a woken waiter takes the lock without reading the queue again."""
 
@@ -133,14 +125,9 @@ class Trusting(EtcdLock):
 
 
 class TestTtl:
-    @pytest.mark.parametrize("ttl", [0.5, 1.5, float("inf")])
-    def test_etcd_takes_whole_seconds(self, recipe: EtcdRecipe, ttl: float) -> None:
-        with pytest.raises(ValueError, match="ttl"):
-            recipe("a", ttl=ttl)
-
     def test_a_server_with_longer_leases_is_refused(self, tmp_path: Path) -> None:
         with running_etcd("--election-timeout=2000") as slow:  # The minimum TTL is 1.5 times the election timeout.
-            recipe = made_on(slow, tmp_path)
+            recipe = EtcdRecipe(slow.host, slow.port, tmp_path)
             with pytest.raises(ValueError, match=r"ttl.* 3 s"):
                 recipe("a", ttl=1).acquire()
             assert Observer(slow).leases() == 0
@@ -157,62 +144,38 @@ class TestTtl:
 
 
 class TestName:
-    def test_a_name_within_another_is_another_lock(self, recipe: EtcdRecipe) -> None:
+    def test_a_name_within_another_is_another_lock(self, recipe: EtcdRecipe, monkeypatch: Patch) -> None:
         with recipe("a/b").hold(), recipe("a").hold(timeout=0), recipe("ä{} b").hold(timeout=0):
             pass
-
-    def test_with_the_name_as_it_is_they_are_one(self, recipe: EtcdRecipe, monkeypatch: Patch) -> None:
-        monkeypatch.setattr("locking.etcd.lock.quote", lambda name, **options: name)
+        monkeypatch.setattr("locking.etcd.lock.quote", lambda name, **options: name)  # the negative control
         with recipe("a/b").hold():
             assert recipe("a").acquire(timeout=0) is None
 
 
 class TestWatch:
-    """The holder leaves after the waiter reads the queue and before it sets its watch."""
-
-    @pytest.mark.parametrize("compacted", [False, True])
-    def test_a_deletion_before_the_watch_is_seen(
-        self, recipe: EtcdRecipe, observer: Observer, monkeypatch: Patch, compacted: bool
+    def test_a_deletion_in_compacted_history_is_seen(
+        self, recipe: EtcdRecipe, observer: Observer, monkeypatch: Patch
     ) -> None:
+        """The holder leaves after the waiter reads the queue and before it sets its watch."""
         lock, between = recipe("a", ttl=60), acquired(recipe("a", ttl=60))
 
         def leave() -> None:
             between.release()
-            if compacted:
-                with recipe("another", ttl=60).hold():  # This acquire creates a later revision.
-                    pass
-                observer.compact()
+            with recipe("another", ttl=60).hold():  # This acquire creates a later revision.
+                pass
+            observer.compact()
 
-        self.interpose(monkeypatch, leave)
-        lease = acquired(lock, timeout=WAIT_TIMEOUT)
-        lease.release()
+        EtcdTraces().before_sleep(monkeypatch, leave)
+        acquired(lock, timeout=WAIT_TIMEOUT).release()
 
-    def test_a_watch_from_now_on_misses_it(self, recipe: EtcdRecipe, monkeypatch: Patch) -> None:
-        lock, between = recipe("a", ttl=60), acquired(recipe("a", ttl=60))
-        self.interpose(monkeypatch, between.release, since=0)
-        assert lock.acquire(timeout=0.5) is None
-
-    @staticmethod
-    def interpose(monkeypatch: Patch, leave: Callable[[], object], since: int | None = None) -> None:
-        watch = EtcdGateway.deletions
-
-        @contextmanager
-        def deletions(self: EtcdGateway, key: str, revision: int, seconds: float) -> Iterator[DeletionWatch]:
-            leave()
-            with watch(self, key, revision if since is None else since, seconds) as heard:
-                yield heard
-
-        monkeypatch.setattr(EtcdGateway, "deletions", deletions)
-
-    def test_a_forked_child_does_not_keep_it_open(self, recipe: EtcdRecipe, observer: Observer) -> None:
+    def test_a_forked_child_does_not_keep_it_open(self, recipe: EtcdRecipe, observer: Observer, threads: Pool) -> None:
         lock = recipe("a", ttl=60)
         with lock.hold():
-            waiter = threading.Thread(target=lambda: lock.acquire(timeout=1.0))
-            waiter.start()
+            waiting = threads.submit(lock.acquire, timeout=1.0)
             wait_for(lambda: observer.asleep(lock) == 1)
             child = fork_sleeper()
             try:
-                waiter.join()
+                assert waiting.result(WAIT_TIMEOUT) is None
                 wait_for(lambda: observer.watchers() == 0)
             finally:
                 os.kill(child, signal.SIGKILL)
@@ -299,12 +262,9 @@ class TestServer:
         lock = own("a", ttl=60)
         lease = acquired(lock)
         own_etcd.kill()
-        with pytest.raises(LockUnavailable, match="Try again"):
-            lock.acquire(blocking=False)
-        with pytest.raises(LockUnavailable):
-            lease.extend()
-        with pytest.raises(LockUnavailable):
-            lease.release()
+        for use in (partial(lock.acquire, blocking=False), lease.extend, lease.release):
+            with pytest.raises(LockUnavailable, match="Try again"):
+                use()
         own_etcd.start()
         assert lease.release() is True
         assert Observer(own_etcd).leases() == 0

@@ -58,7 +58,7 @@ def locks_of(session: Session, observer: Session) -> set[tuple[str, str]]:
     return set(observer.execute(LOCKS, [session.info.backend_pid]).fetchall())
 
 
-def test_rows_that_do_not_match_are_read_and_not_locked(indexed: bool, session: Callable[[], Session]) -> None:
+def test_only_the_row_that_matches_is_locked(indexed: bool, session: Callable[[], Session]) -> None:
     """Rows that do not match the condition are not locked. An index changes only which rows are read."""
     holder, other = session(), session()
     assert (f"Rows Removed by Filter: {ROWS - 1}" in plan(holder)) is not indexed
@@ -73,14 +73,6 @@ def test_rows_that_do_not_match_are_read_and_not_locked(indexed: bool, session: 
     assert other.execute(WRITE, ["lock 2"]).rowcount == 1
     other.execute("INSERT INTO lock_by_code (code) VALUES ('new')")
     other.rollback()
-
-
-def test_the_row_that_matches_is_locked(indexed: bool, session: Callable[[], Session]) -> None:
-    """Negative control: a row that matches the condition is locked."""
-    holder, other = session(), session()
-    holder.execute(LOCK, ["lock 1"])
-    with pytest.raises(psycopg.errors.LockNotAvailable):
-        other.execute(f"{LOCK} NOWAIT", ["lock 1"])
 
 
 def test_under_serializable_the_whole_table_counts_as_read(indexed: bool, session: Callable[[], Session]) -> None:

@@ -23,7 +23,7 @@ from locking import Lease, Lock, LockUnavailable, local
 from locking.local import ProcessLock, QueuePlace, ThreadLock
 from tests.locking import conformance as suite
 from tests.locking.conformance import slow, without
-from tests.locking.support import FileCell, Log, Patch, acquired, collect, fork_sleeper, in_fork, process
+from tests.locking.support import FileCell, Log, Patch, Pool, acquired, collect, fork_sleeper, in_fork, process
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
@@ -47,10 +47,10 @@ def in_line(name: str) -> int:
     return len(local._queues.get(name, ()))
 
 
-def openings(path: Path) -> list[int]:
-    """Return this process's file descriptors of the file."""
+def openings(path: Path, process: int | str = "self") -> list[int]:
+    """Return the file descriptors of the file in a process: in this one, if no other is given."""
     found = []
-    for link in Path("/proc/self/fd").iterdir():
+    for link in Path(f"/proc/{process}/fd").iterdir():
         with suppress(FileNotFoundError):  # closed in the meantime
             if link.readlink() == path:
                 found.append(int(link.name))
@@ -153,28 +153,21 @@ class TestProcessLock(suite.AcrossProcessesConformance, suite.ForkConformance, s
 # ThreadLock
 
 
-def test_an_interrupted_release_wakes_the_next(name: str, monkeypatch: Patch) -> None:
+def test_an_interrupted_release_wakes_the_next(name: str, threads: Pool, monkeypatch: Patch) -> None:
     class Interrupted(deque):  # type: ignore[type-arg]
         def remove(self, turn: object) -> None:
             super().remove(turn)
             if self:  # Another waiter is behind this one.
                 raise KeyboardInterrupt
 
-    lock, served = ThreadLock(name), list[bool]()
-
-    def wait() -> None:
-        with lock.hold(timeout=WAIT_TIMEOUT):
-            served.append(True)
-
+    lock = ThreadLock(name)
     monkeypatch.setitem(local._queues, name, Interrupted())
     lease = acquired(lock)
-    thread = threading.Thread(target=wait)
-    thread.start()
+    waiting = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
     wait_for(lambda: in_line(name) == 2)
     with pytest.raises(KeyboardInterrupt):
         lease.release()
-    thread.join(2 * WAIT_TIMEOUT)
-    assert served == [True]
+    assert waiting.result(2 * WAIT_TIMEOUT).release() is True
 
 
 @pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
@@ -243,16 +236,13 @@ def test_a_lease_held_at_exit_is_not_logged(tmp_path: Path) -> None:
 # ProcessLock
 
 
-def test_the_file_stays(tmp_path: Path) -> None:
-    with ProcessLock(tmp_path, "../stock:sku/ü 1").hold():
+@pytest.mark.parametrize(
+    ("lock", "file"), [("../stock:sku/ü 1", "..%2Fstock%3Asku%2F%C3%BC%201.lock"), ("x" * 250, "x" * 250 + ".lock")]
+)
+def test_the_file_stays(tmp_path: Path, lock: str, file: str) -> None:
+    with ProcessLock(tmp_path, lock).hold():
         pass
-    assert [file.name for file in tmp_path.iterdir()] == ["..%2Fstock%3Asku%2F%C3%BC%201.lock"]
-    assert [file.stat().st_size for file in tmp_path.iterdir()] == [0]
-
-
-def test_a_name_may_fill_a_file_name(tmp_path: Path) -> None:
-    with ProcessLock(tmp_path, "x" * 250).hold():
-        pass
+    assert [(left.name, left.stat().st_size) for left in tmp_path.iterdir()] == [(file, 0)]
 
 
 def test_another_folder_is_another_lock(tmp_path: Path, name: str) -> None:
@@ -271,14 +261,6 @@ def test_without_its_folder_a_process_lock_is_unavailable(tmp_path: Path, name: 
         pass
 
 
-def opened_by(child: int, path: Path) -> bool:
-    for link in Path(f"/proc/{child}/fd").iterdir():
-        with suppress(FileNotFoundError):  # A starting child has just closed it.
-            if link.readlink() == path:
-                return True
-    return False
-
-
 @pytest.mark.parametrize("unlocks", [True, False])
 def test_a_release_unlocks_a_file_open_in_a_child(tmp_path: Path, name: str, monkeypatch: Patch, unlocks: bool) -> None:
     """A release unlocks a file that a forked child has open. Negative control: without LOCK_UN, it stays locked."""
@@ -289,7 +271,7 @@ def test_a_release_unlocks_a_file_open_in_a_child(tmp_path: Path, name: str, mon
     hidden, local._files = local._files, set()
     child = fork_sleeper()
     local._files = hidden
-    assert opened_by(child, lock._path)
+    assert openings(lock._path, child)
     assert lease.release() is True
     again = lock.acquire(blocking=False)
     os.kill(child, signal.SIGKILL)
@@ -315,7 +297,7 @@ def test_the_lock_of_a_crashed_parent_becomes_free(tmp_path: Path, name: str, cl
     with process(hold_and_fork, tmp_path, name, closes) as (parent, pipe):
         child = pipe.recv()
         try:
-            wait_for(lambda: opened_by(child, lock._path) is not closes)
+            wait_for(lambda: bool(openings(lock._path, child)) is not closes)
             assert lock.acquire(blocking=False) is None
             parent.kill()
             parent.join()
@@ -343,7 +325,9 @@ def test_a_child_does_not_unlock_its_parents_file(tmp_path: Path, name: str) -> 
 
 
 @pytest.mark.parametrize("recipe", [ThreadRecipe, ProcessRecipe])
-def test_a_child_forked_while_threads_lock_can_lock(recipe: Callable[[Path], Any], tmp_path: Path, name: str) -> None:
+def test_a_child_forked_while_threads_lock_can_lock(
+    recipe: Callable[[Path], Any], tmp_path: Path, name: str, threads: Pool
+) -> None:
     stop = threading.Event()
 
     def take_turns() -> None:
@@ -352,14 +336,11 @@ def test_a_child_forked_while_threads_lock_can_lock(recipe: Callable[[Path], Any
             with lock.hold():
                 pass
 
-    threads = [threading.Thread(target=take_turns) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    busy = [threads.submit(take_turns) for _ in range(4)]
     try:
         lock = recipe(tmp_path)(name)
         for _ in range(10):
             assert in_fork(lambda: str(lock.acquire(timeout=WAIT_TIMEOUT).release())) == "True"
     finally:
         stop.set()
-        for thread in threads:
-            thread.join(WAIT_TIMEOUT)
+    assert [one.result(WAIT_TIMEOUT) for one in busy] == [None] * 4

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +47,7 @@ from tests.locking.postgres_support import (
     running_postgres,
     separate,
 )
+from tests.locking.proxy import Link
 from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
 from tests.locking.support import (
     Log,
@@ -58,10 +56,10 @@ from tests.locking.support import (
     ReentrantRecipe,
     acquired,
     collect,
-    end_of,
     in_fork,
     paused,
     process,
+    renew,
     run_threads,
 )
 from tests.waiting import WAIT_TIMEOUT, wait_for
@@ -71,10 +69,6 @@ Admin = psycopg.Connection[Any]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    # Let the fork server import psycopg once for many short-lived processes. This has no effect if another test file
-    # has started the fork server.
-    multiprocessing.set_forkserver_preload(["pytest", "tests.locking.actors", "tests.locking.postgres_support"])
-    forkserver.ensure_running()
     with running_postgres() as running:
         yield running
 
@@ -348,12 +342,6 @@ class TestLostConnection(OnPostgres):
             waiting.result(WAIT_TIMEOUT)
         assert lease.release() is True
 
-    def test_a_dropped_lease_frees_its_lock(self, session_recipe: PostgresRecipe) -> None:
-        lease = held(session_recipe("forgotten"))
-        del lease
-        collect()
-        turn(session_recipe("forgotten"))
-
     def test_an_insert_lock_holds_no_connection(self, conninfo: str) -> None:
         lease = held(InsertLock(conninfo, "afar", ttl=LONG))
         wait_for(lambda: self.connections("afar") == 0)
@@ -362,24 +350,22 @@ class TestLostConnection(OnPostgres):
 
 
 class TestServerGone:
-    @pytest.mark.parametrize("kind", [AdvisoryLock, RowLock, InsertLock])
-    def test_it_says_so(self, server: Postgres, tmp_path: Path, kind: Any) -> None:
-        recipe = PostgresRecipe(kind, conninfo_of(server), tmp_path)
-        lock = recipe(f"restart {kind.__name__}")
+    def test_it_says_so(self, server: Postgres, any_recipe: PostgresRecipe) -> None:
+        lock = any_recipe("restart")
+        survives = isinstance(lock, InsertLock)  # An InsertLock's row is committed.
         lease = held(lock)
         server.stop()
         try:
-            assert lease.lost is (kind is not InsertLock)
-            with pytest.raises(LockUnavailable, match=r"(?s)cannot be reached.*Try again"):
-                lock.acquire()
-            with pytest.raises(LockUnavailable, match="cannot be reached"):
-                lock.acquire(blocking=False)
-            if kind is InsertLock:
+            assert lease.lost is not survives
+            for blocking in (True, False):
+                with pytest.raises(LockUnavailable, match=r"(?s)cannot be reached.*Try again"):
+                    lock.acquire(blocking)
+            if survives:
                 with pytest.raises(LockUnavailable, match="cannot be reached"):
                     lease.extend()
         finally:
             server.start()
-        assert lease.release() is (kind is InsertLock)  # An InsertLock's row is committed, so it survives.
+        assert lease.release() is survives
 
     def test_a_renewal_ends_in_time(self, server: Postgres) -> None:
         lease = held(InsertLock(conninfo_of(server), "hangs", ttl=LONG))
@@ -443,7 +429,7 @@ class TestServersTransactions(OnPostgres):
 
     @pytest.mark.parametrize("pinned", [True, False])
     def test_a_stricter_isolation_refuses_no_waiter(
-        self, recipe: PostgresRecipe, default: Default, monkeypatch: Patch, pinned: bool
+        self, recipe: PostgresRecipe, default: Default, threads: Pool, monkeypatch: Patch, pinned: bool
     ) -> None:
         default("default_transaction_isolation", "repeatable read")
         if not pinned:
@@ -451,27 +437,12 @@ class TestServersTransactions(OnPostgres):
             assert len(ours) == len(session.SETTINGS.splitlines()) - 1
             monkeypatch.setattr(session, "SETTINGS", "\n".join(ours))
         lock = recipe(f"isolated {recipe.kind.__name__} {pinned}")
-
-        def take() -> str:
-            try:
-                return f"fence {turn(lock)}"
-            except LockUnavailable as error:
-                return str(error)
-
-        def write() -> None:
-            with connect(self.postgres.folder, database=self.postgres.database) as other, other.transaction():
-                other.execute(self.WRITES[lock.__class__], [lock.name])
-                ready.set()
-                wait_for(lambda: self.locks(lock.name, granted=False) == 1)
-
-        ready = threading.Event()
-
-        def take_then() -> str:
-            assert ready.wait(WAIT_TIMEOUT)
-            return take()
-
-        said = str(run_threads(write, take_then)[1])
-        assert said.startswith("fence") if pinned else "40001" in said
+        with connect(self.postgres.folder, database=self.postgres.database) as other, other.transaction():
+            other.execute(self.WRITES[lock.__class__], [lock.name])
+            waiting = threads.submit(turn, lock)
+            wait_for(lambda: self.locks(lock.name, granted=False) == 1)
+        with nullcontext() if pinned else pytest.raises(LockUnavailable, match="40001"):
+            waiting.result(WAIT_TIMEOUT)
 
 
 class TestStandby:
@@ -517,7 +488,12 @@ class TestRelease(OnPostgres):
 
 
 class TestFork(OnPostgres):
-    def test_a_child_does_not_end_the_session(self, session_recipe: PostgresRecipe) -> None:
+    @pytest.mark.parametrize("disowns", [True, False])
+    def test_a_child_does_not_end_the_session(
+        self, session_recipe: PostgresRecipe, monkeypatch: Patch, disowns: bool
+    ) -> None:
+        if not disowns:
+            monkeypatch.setattr(PostgresSession, "disown", lambda self: None)
         holder = [held(session_recipe("fork"))]
 
         def drop() -> str:
@@ -527,17 +503,12 @@ class TestFork(OnPostgres):
             return "collected"
 
         assert in_fork(drop) == "collected"
-        holder[0].check()
-        assert session_recipe("fork").acquire(blocking=False) is None
-        assert holder[0].release() is True
-
-    def test_without_letting_go_of_the_socket_it_would(
-        self, session_recipe: PostgresRecipe, monkeypatch: Patch
-    ) -> None:
-        monkeypatch.setattr(PostgresSession, "disown", lambda self: None)
-        lease = held(session_recipe("fork"))
-        in_fork(lambda: str(lease.session.close()))  # type: ignore[attr-defined]
-        wait_for(lambda: lease.lost)
+        if disowns:
+            holder[0].check()
+            assert session_recipe("fork").acquire(blocking=False) is None
+            assert holder[0].release() is True
+        else:
+            wait_for(lambda: holder[0].lost)
 
     def test_a_fork_during_a_look_does_not_block(self, session_recipe: PostgresRecipe) -> None:
         lease = held(session_recipe("fork"))
@@ -568,8 +539,7 @@ class TestFork(OnPostgres):
 
             def renewed() -> str:
                 with lock.hold(timeout=WAIT_TIMEOUT) as mine:
-                    granted = end_of(mine)
-                    wait_for(lambda: end_of(mine) > granted + SHORT)
+                    renew(mine)
                     return "renewed"
 
             with inherited._mutex:  # `ended` takes this mutex, too, so a forked child may inherit it locked.
@@ -805,28 +775,12 @@ class TestInsert(OnPostgres):
             pipe.send("release")
             assert pipe.recv() is True
 
-    def test_an_unanswered_grant_is_given_back(self, recipe: PostgresRecipe, monkeypatch: Patch) -> None:
-        lock, ask, results = recipe("lost answer", ttl=LONG), PostgresSession.ask, PostgresSession._results
-        grants = "SELECT count(*) FROM lock_grant WHERE name = %s"
-
-        def lose_the_answer(broken: PostgresSession, seconds: float) -> Any:
-            monkeypatch.undo()
-            wait_for(lambda: self.one(grants, lock.name) == 1)
-            with socket.socket(fileno=os.dup(broken._pgconn.socket)) as end:
-                assert session._ready(end.fileno(), WAIT_TIMEOUT)
-                assert end.recv(65536)
-                end.shutdown(socket.SHUT_RDWR)
-            return results(broken, seconds)
-
-        def ask_and_lose(first: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
-            if statement == insert.INSERT:
-                monkeypatch.setattr(PostgresSession, "_results", lose_the_answer)
-            return ask(first, statement, *values, **options)
-
-        monkeypatch.setattr(PostgresSession, "ask", ask_and_lose)
+    def test_an_unanswered_grant_is_given_back(self, link: Link) -> None:
+        link.lose_the_answer(b"INSERT INTO lock_grant")
         with pytest.raises(LockUnavailable, match="did not answer"):
-            lock.acquire(blocking=False)
-        assert self.one(grants, lock.name) == 0
+            link.recipe("lost answer", ttl=LONG).acquire(blocking=False)
+        assert link.lost == 1
+        assert self.one("SELECT count(*) FROM lock_grant WHERE name = 'lost answer'") == 0
 
     @pytest.mark.parametrize("place", [1, 2, 3, 4], ids=["asks", "lines up", "listens", "asks in its turn"])
     def test_a_waiter_stopped_before_a_request_queues_again(

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -32,7 +32,7 @@ from tests.locking.postgres_support import (
     running_postgres,
     separate,
 )
-from tests.locking.support import Patch, acquired, in_fork, run_threads
+from tests.locking.support import Patch, Pool, acquired, in_fork, run_threads
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 WAITERS = 20
@@ -111,18 +111,15 @@ class TestSharedSessions(PostgresTraces):
             assert max(took) < 0.5 * WAITERS / 2, "one after the other they would need twice as long"
             assert self.waiters(lock) == 0
 
-    def test_threads_are_served_in_order_where_the_server_does_not(self) -> None:
-        self.served_in_order(self.made(RowLock, "threads"), lambda lock: lock)
-
-    @pytest.mark.parametrize("kind", [AdvisoryLock, InsertLock])
-    def test_processes_are_served_in_order(self, kind: Any) -> None:
-        self.served_in_order(self.made(kind, "processes"), separate)
-
-    def served_in_order(self, lock: Any, mine: Callable[[Any], Any]) -> None:
-        served: list[int] = []
+    @pytest.mark.parametrize(
+        ("kind", "processes"), [(RowLock, False), (AdvisoryLock, True), (InsertLock, True)], ids=str
+    )
+    def test_waiters_are_served_in_order(self, kind: Any, processes: bool) -> None:
+        """Threads are served in order even by RowLock, whose server serves other processes in any order."""
+        lock, served = self.made(kind, "order"), list[int]()
 
         def wait(place: int) -> None:
-            with mine(lock).hold(timeout=WAIT_TIMEOUT):
+            with (separate(lock) if processes else lock).hold(timeout=WAIT_TIMEOUT):
                 served.append(place)
 
         with ThreadPoolExecutor(8) as threads, lock.hold():
@@ -131,18 +128,17 @@ class TestSharedSessions(PostgresTraces):
                 self.lined_up(lock, place + 1)
         assert served == list(range(8))
 
-    def test_other_locks_do_not_wait_for_its_waiters(self) -> None:
+    def test_other_locks_do_not_wait_for_its_waiters(self, threads: Pool) -> None:
         locks = [self.made(kind, "one of two") for kind in KINDS]
         locks.append(self.made(AdvisoryLock, "the other"))
-        with ThreadPoolExecutor(len(locks)) as threads:
-            leases = [acquired(lock) for lock in locks]
-            waiting = [threads.submit(lock.acquire, timeout=WAIT_TIMEOUT) for lock in locks]
-            for lock in locks:
-                self.lined_up(lock, 1)
-            for lease, other in zip(leases, waiting, strict=True):
-                assert not other.done()
-                assert lease.release() is True
-                assert other.result(WAIT_TIMEOUT).release() is True
+        leases = [acquired(lock) for lock in locks]
+        waiting = [threads.submit(lock.acquire, timeout=WAIT_TIMEOUT) for lock in locks]
+        for lock in locks:
+            self.lined_up(lock, 1)
+        for lease, other in zip(leases, waiting, strict=True):
+            assert not other.done()
+            assert lease.release() is True
+            assert other.result(WAIT_TIMEOUT).release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("shared", [True, False])
@@ -219,21 +215,20 @@ class TestSharedSessions(PostgresTraces):
         return waiting
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_server_that_hangs_is_reported_to_all_at_once(self, kind: Any, monkeypatch: Patch) -> None:
+    def test_a_server_that_hangs_is_reported_to_all_at_once(self, kind: Any, monkeypatch: Patch, threads: Pool) -> None:
         opened = partial(PostgresSession, answer_timeout=1.0)
         monkeypatch.setattr(shared_sessions, "PostgresSession", opened)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             lock = kind(f"host=127.0.0.1 port={silent.getsockname()[1]} user=lock dbname=lock", "hangs")
             began = time.monotonic()
-            with ThreadPoolExecutor(8) as threads:
-                for waiting in [threads.submit(lock.acquire, timeout=WAIT_TIMEOUT) for _ in range(8)]:
-                    with pytest.raises(LockUnavailable):
-                        waiting.result(WAIT_TIMEOUT)
+            for waiting in [threads.submit(lock.acquire, timeout=WAIT_TIMEOUT) for _ in range(8)]:
+                with pytest.raises(LockUnavailable):
+                    waiting.result(WAIT_TIMEOUT)
             assert time.monotonic() - began < 4.0, "one after the other they would need 8 s"
 
     @pytest.mark.parametrize("kind", SESSION_KINDS)
     def test_a_look_at_a_released_lease_does_not_end_that_of_the_next_holder(
-        self, kind: Any, given_back: threading.Event, monkeypatch: Patch
+        self, kind: Any, given_back: threading.Event, monkeypatch: Patch, threads: Pool
     ) -> None:
         """Checking a released lease does not end the next lease of its session.
 
@@ -262,19 +257,18 @@ class TestSharedSessions(PostgresTraces):
         looker = threading.Thread(target=lambda: (first.remaining(), looked.set()))
         monkeypatch.setattr(PostgresSession, "ended", property(look_late))
         monkeypatch.setattr(session_module, "_wait", wait_for_answer)
-        with ThreadPoolExecutor(2) as threads:
-            second, third = self.queue_up(lock, threads, 2)
-            looker.start()
-            assert looks.wait(WAIT_TIMEOUT)
-            given_back.clear()
-            first.release()
-            given_back.set()
-            held = second.result(WAIT_TIMEOUT)
-            self.lined_up(lock, 1)
-            wait_for(lambda: session not in _spare, "the next waiter to use the session")
-            armed.append(True)
-            held.release()
-            last = third.result(WAIT_TIMEOUT)
+        second, third = self.queue_up(lock, threads, 2)
+        looker.start()
+        assert looks.wait(WAIT_TIMEOUT)
+        given_back.clear()
+        first.release()
+        given_back.set()
+        held = second.result(WAIT_TIMEOUT)
+        self.lined_up(lock, 1)
+        wait_for(lambda: session not in _spare, "the next waiter to use the session")
+        armed.append(True)
+        held.release()
+        last = third.result(WAIT_TIMEOUT)
         looker.join(WAIT_TIMEOUT)
         assert last.session is session
         assert last.lost is False
@@ -300,7 +294,7 @@ class TestSharedSessions(PostgresTraces):
                 assert lease.release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_an_interrupted_thread_leaves_its_place(self, kind: Any) -> None:
+    def test_an_interrupted_thread_leaves_its_place(self, kind: Any, threads: Pool) -> None:
         lock, main = self.made(kind, "interrupted"), threading.get_ident()
 
         def interrupt() -> None:
@@ -312,7 +306,7 @@ class TestSharedSessions(PostgresTraces):
 
         handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            with ThreadPoolExecutor(2) as threads, lock.hold():
+            with lock.hold():
                 (first,) = self.queue_up(lock, threads, 1)
                 interrupting = threads.submit(interrupt)
                 with pytest.raises(KeyboardInterrupt):
@@ -339,27 +333,26 @@ class TestSharedSessions(PostgresTraces):
         acquired(lock, timeout=WAIT_TIMEOUT).release()
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_a_forked_child_has_its_own_queue_and_sessions(self, kind: Any) -> None:
+    def test_a_forked_child_has_its_own_queue_and_sessions(self, kind: Any, threads: Pool) -> None:
         lock = self.made(kind, "fork")
-        with ThreadPoolExecutor(2) as threads:
-            lease = acquired(lock)
-            (waiting,) = self.queue_up(lock, threads, 1)
-            lock._sessions.give_back(PostgresSession(lock._sessions._conninfo, lock.name))
-            assert len(_spare) == 1
+        lease = acquired(lock)
+        (waiting,) = self.queue_up(lock, threads, 1)
+        lock._sessions.give_back(PostgresSession(lock._sessions._conninfo, lock.name))
+        assert len(_spare) == 1
 
-            def in_child() -> str:
-                assert not _spare
-                with lock.hold(timeout=WAIT_TIMEOUT):
-                    return "held"
+        def in_child() -> str:
+            assert not _spare
+            with lock.hold(timeout=WAIT_TIMEOUT):
+                return "held"
 
-            child = threads.submit(in_fork, in_child)
-            self.lined_up(lock, 2)
-            assert len(_spare) == 1
-            assert lease.release() is True
-            assert waiting.result(WAIT_TIMEOUT).release() is True
-            assert child.result(WAIT_TIMEOUT) == "held"
+        child = threads.submit(in_fork, in_child)
+        self.lined_up(lock, 2)
+        assert len(_spare) == 1
+        assert lease.release() is True
+        assert waiting.result(WAIT_TIMEOUT).release() is True
+        assert child.result(WAIT_TIMEOUT) == "held"
 
-    def test_a_session_that_cannot_leave_the_queue_serves_nobody_else(self, monkeypatch: Patch) -> None:
+    def test_a_session_that_cannot_leave_the_queue_serves_nobody_else(self, monkeypatch: Patch, threads: Pool) -> None:
         lock, ask, refused = self.made(InsertLock, "stays"), PostgresSession.ask, list[PostgresSession]()
 
         def refuse(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
@@ -369,12 +362,11 @@ class TestSharedSessions(PostgresTraces):
             return ask(self, "SELECT 1 / 0")
 
         monkeypatch.setattr(PostgresSession, "ask", refuse)
-        with ThreadPoolExecutor(2) as threads:
-            lease = acquired(lock)
-            first, second = self.queue_up(lock, threads, 2)
-            lease.release()
-            held = first.result(WAIT_TIMEOUT)
-            self.lined_up(lock, 1)
-            assert refused[0]._closed
-            assert held.release() is True
-            assert second.result(WAIT_TIMEOUT).release() is True
+        lease = acquired(lock)
+        first, second = self.queue_up(lock, threads, 2)
+        lease.release()
+        held = first.result(WAIT_TIMEOUT)
+        self.lined_up(lock, 1)
+        assert refused[0]._closed
+        assert held.release() is True
+        assert second.result(WAIT_TIMEOUT).release() is True

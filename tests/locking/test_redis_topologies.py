@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from servers.folder import private_subfolder, unprivileged_user
 from servers.process import Child
 from servers.valkey import WHEEL, Valkey
 from tests.locking.conformance import LONG, RENEWED
-from tests.locking.support import CommandStats, Patch, acquired, end_of, paused, renew, run_folder, run_threads, started
+from tests.locking.support import CommandStats, Patch, Pool, acquired, paused, renew, run_folder, run_threads, started
 from tests.locking.valkey_support import HOST, client_of, free_port, replicated, valkeys, wait_for_replica
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
@@ -113,25 +114,18 @@ class TestReplicas:
         counts = stats()
         assert (counts["evalsha"], counts["wait"]) == (2, 1)
 
-    def test_a_handed_over_grant_without_a_replica_does_not_count(self, client: redis.Redis, replica: int) -> None:
+    def test_a_handed_over_grant_without_a_replica_does_not_count(
+        self, client: redis.Redis, replica: int, threads: Pool
+    ) -> None:
         lock = RedisLock(client, "copied", ttl=LONG, wait_for_replicas=1)
         lease = lock.acquire()
-
-        def wait() -> None:
-            with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
-                lock.acquire(timeout=WAIT_TIMEOUT)
-
-        def release() -> None:
-            wait_for(lambda: client.info("clients")["blocked_clients"])
-            with paused(replica):
-                lease.release()
-                wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be given back")
-
-        run_threads(wait, release)
-
-    def test_a_replica_grants_nothing(self, pair: Pair) -> None:
-        with pytest.raises(LockUnavailable, match="read only"):
-            RedisLock(client_of(pair[1][1]), "copied").acquire()
+        waiting = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
+        wait_for(lambda: client.info("clients")["blocked_clients"])
+        with paused(replica):
+            lease.release()
+            wait_for(lambda: not client.exists("lock:{copied}"), "the grant to be given back")
+        with pytest.raises(LockUnavailable, match="0 of 1 replicas"):
+            waiting.result(WAIT_TIMEOUT)
 
     def test_without_waiting_a_failover_forgets_the_grant(self) -> None:
         with replicated() as ((_, first), (replica, second)):
@@ -299,8 +293,7 @@ class TestCluster:
             leases = [stack.enter_context(lock.hold(timeout=WAIT_TIMEOUT)) for lock in locks]
             assert [lock.name for lock in held(clustered)] == sorted(names)
             assert all(any(client_of(port).keys("lock:*")) for port in cluster)
-            ends = [end_of(lease) for lease in leases]
-            wait_for(lambda: all(end_of(lease) > end + 0.5 for lease, end in zip(leases, ends, strict=True)))
+            renew(*leases)
         assert held(clustered) == []
 
     def test_waiters_are_handed_the_lock(self, clustered: RedisCluster) -> None:
@@ -344,9 +337,8 @@ class TestCluster:
             RedisLock(clustered, "uncovered", ttl=RENEWED).hold() as uncovered,
             RedisLock(clustered, "covered", ttl=RENEWED).hold() as covered,
         ):
-            ends = end_of(covered)
             del clustered.nodes_manager.slots_cache[clustered.keyslot("lock:{uncovered}")]
-            wait_for(lambda: end_of(covered) > ends + 0.5)
+            renew(covered)
             assert not uncovered.lost, "until then they are renewed together"
             wait_for(lambda: uncovered.lost)
         wait_for(lambda: held(clustered) == [])
@@ -378,7 +370,8 @@ class TestCluster:
             for valkey, _ in nodes:
                 valkey.child.kill()
             assert block.__exit__(KeyError, KeyError(), None) is False, "leaving must not hide the error of the body"
-            for use in (lock.acquire, lease.extend, lease.release):
+            force = partial(force_release, client, "gone", by="a test")
+            for use in (lock.acquire, lease.extend, lease.release, partial(held, client), force):
                 with pytest.raises(LockUnavailable, match="Try again"):
                     use()
 

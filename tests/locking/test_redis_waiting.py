@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -27,6 +28,7 @@ from tests.locking.support import (
     Patch,
     Pool,
     RedisRecipe,
+    RedisTraces,
     acquired,
     paused,
     process,
@@ -88,6 +90,11 @@ class Sleeper:
 
     def give_up(self) -> None:
         self.waiter.__exit__(None, None, None)
+
+
+def refuse_threads(monkeypatch: Patch) -> None:
+    """Let no thread start until the end of the test."""
+    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
 
 
 class TestPause:
@@ -162,13 +169,6 @@ class TestHandOver:
                 one.result(WAIT_TIMEOUT)
         assert served == order
 
-    def test_a_try_does_not_overtake_sleepers(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
-        client.set(KEY, "a holder who dies")
-        turn = asleep(lock, client, threads)
-        client.delete(KEY)
-        assert lock.acquire(blocking=False) is None
-        assert turn.result(WAIT_TIMEOUT) > 0
-
     def test_one_grant_at_a_time_waits_for_a_waiter(self, lock: RedisLock, client: redis.Redis) -> None:
         lease = lock.acquire()
         for _ in range(3):
@@ -197,17 +197,15 @@ class TestHandOver:
     def test_a_waiter_not_yet_asleep_can_be_overtaken(
         self, lock: RedisLock, client: redis.Redis, monkeypatch: Patch, threads: Pool
     ) -> None:
-        lease = lock.acquire()
-        sleep, overtakers = Waiter.wait, list[int]()
+        lease, overtakers = lock.acquire(), list[int]()
 
-        def overtaken(self: Waiter, seconds: float, left: float) -> str | None:
+        def overtake() -> None:
             if not overtakers:
                 lease.release()
                 with lock.hold(timeout=0) as overtaker:
                     overtakers.append(overtaker.fence)
-            return sleep(self, seconds, left)
 
-        monkeypatch.setattr(Waiter, "wait", overtaken)
+        RedisTraces().before_sleep(monkeypatch, overtake)
         assert threads.submit(take_turn, lock).result(WAIT_TIMEOUT) > overtakers[0]
 
     def test_a_try_is_refused_once_after_deaths(self, lock: RedisLock, client: redis.Redis) -> None:
@@ -292,10 +290,7 @@ class TestTimeOfAGrant:
         renews = asleep(RedisLock(client, "wait", ttl=60.0), client, threads)
         turn = asleep(RedisLock(beside, "wait", ttl=60.0, renew=False), client, threads, 2)
 
-        def fail(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threading.Thread, "start", fail)
+        refuse_threads(monkeypatch)
         lease.release()
         with pytest.raises(RuntimeError, match="new thread"):
             renews.result(WAIT_TIMEOUT)
@@ -357,15 +352,6 @@ class TestLateGrant:
         assert turn.result(WAIT_TIMEOUT) > lease.fence
         assert isinstance(first.exception(WAIT_TIMEOUT), KeyboardInterrupt)
 
-    def test_after_giving_up_no_grant_is_taken(self, lock: RedisLock, client: redis.Redis, threads: Pool) -> None:
-        lease = lock.acquire()
-        sleeper = Sleeper(lock)
-        turn = asleep(lock, client, threads, 2)
-        sleeper.give_up()
-        assert blocked(client) == 1
-        lease.release()
-        assert turn.result(WAIT_TIMEOUT) > lease.fence
-
     def test_a_death_when_woken_costs_a_ttl(self, client: redis.Redis, recipe: RedisRecipe, threads: Pool) -> None:
         lock = RedisLock(client, "wait", ttl=0.5)
         lease = lock.acquire()
@@ -404,14 +390,6 @@ class TestLateGrant:
             with paused(child.pid):
                 lease.release()
                 assert RedisLock(client, "wait", ttl=0.5).acquire(timeout=2.0) is None
-
-    def test_after_a_grant_by_look_no_grant_is_taken(self, client: redis.Redis, threads: Pool) -> None:
-        client.set(KEY, "a holder who dies", px=300)
-        turns = [threads.submit(take_turn, RedisLock(client, "wait", ttl=60.0)) for _ in range(12)]
-        # The first waiter acquires when its timer ends. Every other waiter acquires when a release hands it the lock.
-        fences = [turn.result(WAIT_TIMEOUT) for turn in turns]
-        assert len(set(fences)) == 12
-        assert blocked(client) == 0
 
 
 class TestDeadWaiters:
@@ -471,15 +449,6 @@ class TestDeadWaiters:
             turn = asleep(RedisLock(client, "wait", ttl=60.0), client, threads)
             assert not turn.done()
         assert turn.result(WAIT_TIMEOUT) > 0
-
-    def test_a_waiter_takes_no_offer_that_is_over(self, lock: RedisLock, short: RedisLock, client: redis.Redis) -> None:
-        with short.hold():
-            self.die(client)
-            sleeper = new_token()
-            refused = lock._ask(sleeper, float("inf"), waits=True)
-        self.offer_is_over(client)
-        grant = client.lpop(WAKE).decode()
-        assert lock._accept(grant, sleeper, refused.asked) is None
 
     def test_an_unclaimed_offer_is_no_holder(self, lock: RedisLock, client: redis.Redis) -> None:
         with lock.hold():
@@ -557,10 +526,7 @@ class TestLeaving:
             assert client.zrange(WAITERS, 0, -1) == [b"me"]
 
     def test_a_grant_without_a_watchdog_thread_is_undone(self, client: redis.Redis, monkeypatch: Patch) -> None:
-        def fail(thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        monkeypatch.setattr(threading.Thread, "start", fail)
+        refuse_threads(monkeypatch)
         with pytest.raises(RuntimeError, match="new thread"):
             RedisLock(client, "wait").acquire()
         assert not client.exists(KEY)

@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 import redis
-from redis._parsers import _RESP2Parser
 from redis.backoff import NoBackoff
 from redis.connection import UnixDomainSocketConnection
 from redis.retry import Retry
 
-from locking import Lease, LeaseLost, LockTimeout, LockUnavailable, RedisLock, Redlock, force_release, held
+from locking import Lease, LockTimeout, LockUnavailable, RedisLock, Redlock, force_release, held
 from locking.redis.connection import ScriptCall
 from locking.redis.lease import RedisLease
 from locking.redis.waiting import GRACE
 from servers.valkey import Valkey
 from tests.locking.conformance import LONG, RENEWED
 from tests.locking.support import (
+    CLIENTS,
     Clock,
     CommandStats,
     CutConnection,
-    Flawed,
     Patch,
+    Pool,
     paused,
     renew,
     run_threads,
@@ -94,21 +94,15 @@ class TestRoundTrips:
 
 
 class TestKeys:
-    def test_all_keys_are_under_one_hash_tag(self, client: redis.Redis) -> None:
+    def test_all_keys_are_under_one_hash_tag(self, client: redis.Redis, threads: Pool) -> None:
         lock = RedisLock(client, "tagged")
-
-        def wait() -> None:
-            with lock.hold(timeout=WAIT_TIMEOUT):
-                pass
-
         with lock.hold():
-            thread = threading.Thread(target=wait)
-            thread.start()
+            waiting = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
             wait_for(lambda: client.exists("lock:{tagged}:waiters"))
             keys = set(client.scan_iter())
             assert keys == {b"lock:{tagged}", b"lock:{tagged}:fence", b"lock:{tagged}:waiters"}
             assert all(client.pttl(key) > 0 for key in keys), "a key that does not expire"
-        thread.join()
+        assert waiting.result(WAIT_TIMEOUT).release() is True
 
     def test_a_thread_may_be_called_anything(self, client: redis.Redis) -> None:
         def hold() -> None:
@@ -152,28 +146,14 @@ class TestFence:
         lease.release()
 
 
-class TestOwner:
-    def test_without_the_owner_check_a_late_release_frees_it(self, client: redis.Redis, flawed: Flawed) -> None:
-        flawed("release", "redis.call('GET', KEYS[1]) ~= ARGV[1]", "false")
-        late = RedisLock(client, "owned", ttl=0.3, renew=False).acquire()
-        lease = RedisLock(client, "owned").acquire(timeout=WAIT_TIMEOUT)
-        late.release()
-        with pytest.raises(LeaseLost):
-            lease.extend()
-
-
 class TestLostAnswers:
-    def test_an_unanswered_grant_is_taken_back(self, connect: Connect, cut: Cut, client: redis.Redis) -> None:
+    def test_an_unanswered_request_is_undone(self, connect: Connect, cut: Cut, client: redis.Redis) -> None:
         lock = RedisLock(connect(cut), "cut", ttl=LONG)
         lock.acquire().release()
         cut.cut_next = True
         with pytest.raises(LockUnavailable):
             lock.acquire()
         wait_for(lambda: not client.exists("lock:{cut}"), "the unanswered grant to be taken back")
-
-    def test_an_unanswered_first_request_is_undone(self, connect: Connect, cut: Cut, client: redis.Redis) -> None:
-        lock = RedisLock(connect(cut), "cut", ttl=LONG)
-        lock.acquire().release()
         with RedisLock(client, "cut").hold():
             cut.cut_next = True
             with pytest.raises(LockUnavailable):
@@ -256,35 +236,20 @@ class TestLostAnswers:
             assert second.result().release() is True
 
 
-CLIENTS = {
-    "default": {},
-    "resp2": {"protocol": 2},
-    "no timeout": {"socket_timeout": None},
-    "many retries": {"retry": Retry(NoBackoff(), 10), "socket_timeout": 0.1},
-    "python parser": {"parser_class": _RESP2Parser, "protocol": 2},
-    "health checks": {"health_check_interval": 1},
-    "other encoding": {"encoding": "latin-1", "decode_responses": True},
-}
-
-
-@pytest.mark.parametrize("options", CLIENTS.values(), ids=CLIENTS.keys())
+@pytest.mark.parametrize("options", CLIENTS.values(), ids=CLIENTS)
 class TestEveryKindOfClient:
-    def test_it_locks_waits_is_woken_and_renews(self, connect: Connect, options: dict[str, Any]) -> None:
+    def test_it_locks_waits_is_woken_and_renews(self, connect: Connect, threads: Pool, options: dict[str, Any]) -> None:
         client = connect(**options)
         lock = RedisLock(client, "any", ttl=LONG)  # The TTL is so long that only a wake-up can end the wait.
         lease = lock.acquire()
-
-        def wait() -> int:
-            with lock.hold(timeout=WAIT_TIMEOUT) as got:
-                return got.fence
-
-        def release() -> None:
-            wait_for(lambda: client.zcard("lock:{any}:waiters"))
-            with RedisLock(client, "renewed", ttl=RENEWED).hold() as renewed:
-                renew(renewed)
-            assert lease.release() is True
-
-        assert run_threads(wait, release)[0] > lease.fence
+        waiting = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
+        wait_for(lambda: client.zcard("lock:{any}:waiters"))
+        with RedisLock(client, "renewed", ttl=RENEWED).hold() as renewed:
+            renew(renewed)
+        assert lease.release() is True
+        got = waiting.result(WAIT_TIMEOUT)
+        assert got.fence > lease.fence
+        assert got.release() is True
 
     def test_it_gives_up_waiting_in_time(self, connect: Connect, options: dict[str, Any]) -> None:
         lock = RedisLock(connect(**options), "any")
@@ -306,7 +271,7 @@ class TestArguments:
     """All arguments of commands are text. hiredis can crash if a signal handler raises while it packs a number."""
 
     @pytest.mark.parametrize("kind", [RedisLock, Redlock])
-    def test_all_are_text(self, connect: Connect, kind: type[RedisLock] | type[Redlock]) -> None:
+    def test_all_are_text(self, connect: Connect, threads: Pool, kind: type[RedisLock] | type[Redlock]) -> None:
         packed: list[tuple[Any, ...]] = []
 
         class Noted(UnixDomainSocketConnection):
@@ -328,12 +293,11 @@ class TestArguments:
                 renew(lease)
                 held(noted)
 
-        def release(lease: Lease) -> None:
-            wait_for(lambda: kind is Redlock or any(command[0] == "BLPOP" for command in packed))
-            assert lease.release() is True
-
         lease = lock.acquire()
-        run_threads(wait, lambda: release(lease))
+        waiting = threads.submit(wait)
+        wait_for(lambda: kind is Redlock or any(command[0] == "BLPOP" for command in packed))
+        assert lease.release() is True
+        waiting.result(WAIT_TIMEOUT)
         assert lock.acquire(timeout=0) is not None
         force_release(noted, "noted", by="a test")
         if kind is RedisLock:

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import redis
-from redis.cluster import RedisCluster
 
 from locking import HeldLock, Lease, LockUnavailable, RedisLock, force_release, held
 from tests.locking.conformance import RENEWED
-from tests.locking.support import CommandStats, CutConnection, Log, Patch, RedisRecipe, run_threads, socket_of
-from tests.locking.valkey_support import HOST, client_of, valkeys
+from tests.locking.support import CommandStats, CutConnection, Log, Patch, Pool, RedisRecipe, socket_of
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
@@ -111,18 +109,6 @@ def test_a_server_that_refuses_is_said_to_be(
             held(client)
 
 
-def test_a_cluster_that_is_gone_is_said_to_be() -> None:
-    with valkeys(1, "--cluster-enabled", "yes") as [(node, port)]:
-        client_of(port).execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        wait_for(lambda: "cluster_state:ok" in str(client_of(port).execute_command("CLUSTER", "INFO")))
-        cluster = RedisCluster(HOST, port, socket_timeout=2.0)
-        node.child.kill()
-        with pytest.raises(LockUnavailable, match="Try again"):
-            held(cluster)
-        with pytest.raises(LockUnavailable, match="Try again"):
-            force_release(cluster, "stuck", by="admin")
-
-
 # By force
 
 
@@ -137,32 +123,24 @@ def test_force_release_frees_and_tells(client: redis.Redis, caplog: Log) -> None
     assert lease.release() is False
 
 
-class Signed(str, Enum):  # noqa: UP042 - members of a StrEnum format as their text
-    ADMIN = "admin: the worker is gone"
-
-
-class Fence(int, Enum):
-    FIRST = 1
-
-
 def test_force_release_takes_members_of_an_enum_as_their_values(client: redis.Redis, caplog: Log) -> None:
+    by = Enum("By", {"ADMIN": "admin: the worker is gone"}, type=str)
+    fence = Enum("Fence", {"FIRST": 1}, type=int)
     RedisLock(client, "stuck").acquire()
     (key,) = client.keys("lock:{stuck}:fence")
     _, _, owner = client.get(key).partition(b" ")
     client.set(key, b"1 " + owner)
-    assert force_release(client, "stuck", by=Signed.ADMIN, fence=Fence.FIRST) is True
+    assert force_release(client, "stuck", by=by.ADMIN, fence=fence.FIRST) is True
     assert caplog.text.count("by force, by 'admin: the worker is gone'.") == 2
 
 
-def test_force_release_hands_over(client: redis.Redis) -> None:
+def test_force_release_hands_over(client: redis.Redis, threads: Pool) -> None:
     lock = RedisLock(client, "stuck", ttl=60.0)  # The TTL is so long that only a wake-up can end the wait.
     lease = lock.acquire()
-
-    def force() -> None:
-        wait_for(lambda: client.info("clients")["blocked_clients"])
-        force_release(client, "stuck", by="admin")
-
-    assert run_threads(lambda: lock.acquire(timeout=WAIT_TIMEOUT).release(), force)[0] is True
+    waiting = threads.submit(lock.acquire, timeout=WAIT_TIMEOUT)
+    wait_for(lambda: client.info("clients")["blocked_clients"])
+    force_release(client, "stuck", by="admin")
+    assert waiting.result(WAIT_TIMEOUT).release() is True
     assert lease.release() is False
 
 

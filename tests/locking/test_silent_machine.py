@@ -5,23 +5,28 @@ docs/locking-rules.md states the measured seconds.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from locking.postgres import AdvisoryLock, InsertLock, RowLock
 from servers.valkey import Valkey
-from tests.locking import silence
 from tests.locking.etcd_support import EtcdRecipe, running_etcd
 from tests.locking.postgres_support import PostgresRecipe, conninfo_of, running_postgres
-from tests.locking.support import RedisRecipe, acquired, process
+from tests.locking.support import Recipe, RedisRecipe, acquired, process
 from tests.locking.zookeeper_support import ZooKeeperRecipe, running_zookeeper
 from tests.waiting import wait_for
 
@@ -35,6 +40,38 @@ LONGER = 90.0
 QUICK = "-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=2"
 SYSTEM = {"tcp_keepalives_idle": 7200, "tcp_keepalives_interval": 75, "tcp_keepalives_count": 9}
 """The defaults of Linux: 7200 + 9 * 75 = 7875 s, more than two hours."""
+SO_ATTACH_FILTER = 26
+DROP_EVERY_PACKET = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""A packet filter with one instruction for the kernel: return 0, keep no byte of the packet."""
+
+
+def drop_packets(descriptor: int) -> None:
+    """Make the kernel drop all packets to a TCP socket, answer none, and send none by itself.
+
+    A stopped process or a silent proxy does not simulate a dead machine: the kernel still answers keepalives. This
+    side sends no keepalives either, because without answers they would end the connection.
+    """
+    program = ctypes.create_string_buffer(DROP_EVERY_PACKET, len(DROP_EVERY_PACKET))
+    with socket.socket(fileno=os.dup(descriptor)) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 0)
+        end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
+
+
+def die_with_the_machine() -> None:
+    """Stop this process, and its end of every TCP connection, for ever."""
+    for connection in psutil.Process().net_connections("tcp"):
+        drop_packets(connection.fd)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def hold_until(death: str, recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
+    """Acquire the lock, report it, and die when a message arrives: the `process` alone, or its `machine`."""
+    lease = acquired(recipe(name, **options))
+    pipe.send(lease.fence)
+    pipe.recv()
+    if death == "process":
+        os.kill(os.getpid(), signal.SIGKILL)
+    die_with_the_machine()
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +88,7 @@ def test_only_keepalives_end_the_session_of_a_dead_machine(conninfo: str) -> Non
         session.execute("SELECT pg_advisory_lock(%s)", [key])
     assert {name: int(patient.execute(f"SHOW {name}").fetchone()[0]) for name in SYSTEM} == SYSTEM  # type: ignore[index]
     for session in (quick, patient):
-        silence.drop_packets(session.fileno())
+        drop_packets(session.fileno())
     with psycopg.connect(conninfo, autocommit=True) as observer:
         free = "SELECT pg_try_advisory_lock(%s)"
         wait_for(lambda: observer.execute(free, [0]).fetchone() == (True,), "the server to give up a silent session")
@@ -65,9 +102,7 @@ def test_only_keepalives_end_the_session_of_a_dead_machine(conninfo: str) -> Non
 def recipes(conninfo: str, valkey: Valkey, tmp_path: Path) -> Iterator[dict[str, Any]]:
     with running_etcd() as etcd, running_zookeeper() as zookeeper:
         yield {
-            "AdvisoryLock": PostgresRecipe(AdvisoryLock, conninfo, tmp_path),
-            "RowLock": PostgresRecipe(RowLock, conninfo, tmp_path),
-            "InsertLock": PostgresRecipe(InsertLock, conninfo, tmp_path),
+            **{kind.__name__: PostgresRecipe(kind, conninfo, tmp_path) for kind in (AdvisoryLock, RowLock, InsertLock)},
             "RedisLock": RedisRecipe(valkey.url),
             "EtcdLock": EtcdRecipe(etcd.host, etcd.port, tmp_path),
             "ZooKeeperLock": ZooKeeperRecipe(zookeeper.hosts, tmp_path),
@@ -78,7 +113,7 @@ def seconds_until_free(recipe: Any, name: str, death: str) -> float:
     """Return the seconds from the death of a holder until another client is granted the lock."""
     options = {} if name.startswith(("AdvisoryLock", "RowLock")) else {"ttl": TTL}
     lock = recipe(name, **options)
-    with process(silence.hold_until, death, recipe, name, options) as (_, pipe):
+    with process(hold_until, death, recipe, name, options) as (_, pipe):
         pipe.recv()
         pipe.send("die")
         began = time.monotonic()

@@ -22,19 +22,11 @@ from servers.status import Status
 from servers.zookeeper import ZooKeeper
 from tests.lock_servers import needs_zookeeper
 from tests.locking.zookeeper_support import require_zookeeper
-from tests.servers.support import gone, kill, processes_naming, run_python
+from tests.servers.support import kill, processes_naming
 from tests.servers.test_command import SECRET_KEY, manage
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
-
-PARENT = """
-from servers.{module} import {name}
-server = {name}(path)
-server.start()
-print(server.child.pid, flush=True)
-signal.pause()
-"""
 
 
 @pytest.fixture(params=[Etcd, pytest.param(ZooKeeper, marks=needs_zookeeper)])
@@ -97,16 +89,6 @@ def test_it_is_private_and_ends_an_orphan(server: Etcd | ZooKeeper) -> None:
     second.start()
     assert (server.child.alive, second.child.alive) == (False, True)
     second.stop()
-
-
-def test_it_ends_with_its_parent(server: Etcd | ZooKeeper) -> None:
-    kind = type(server)
-    parent = run_python(PARENT.format(module=kind.__module__.split(".")[1], name=kind.__name__), server.folder)
-    process = psutil.Process(int(parent.stdout.readline()))
-    parent.kill()
-    parent.wait()
-    parent.stdout.close()
-    wait_for(lambda: gone(process))
 
 
 def test_a_failed_start_of_etcd_shows_the_log(folder: RunFolder) -> None:

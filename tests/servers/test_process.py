@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -119,18 +119,8 @@ def test_children_that_it_left_behind_end_once_its_end_is_noticed(log: Path) -> 
 
 def test_it_is_started_from_the_main_thread_only(log: Path) -> None:
     child = child_of(PAUSE, log)
-    errors: list[str] = []
-
-    def start() -> None:
-        try:
-            child.start()
-        except ServerError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=start)
-    thread.start()
-    thread.join()
-    assert [error for error in errors if "main thread" in error]
+    with ThreadPoolExecutor(1) as pool, pytest.raises(ServerError, match="main thread"):
+        pool.submit(child.start).result()
     assert not child.alive
     assert not log.exists()
 

@@ -12,14 +12,7 @@ import redis
 from servers import RunFolder, ServerError, Servers
 from servers.postgres import Postgres
 from servers.valkey import Valkey
-from tests.servers.support import (
-    of_each,
-    server_processes,
-    sockets,
-    sql,
-    start_parent,
-    valkey_client,
-)
+from tests.servers.support import of_each, server_processes, sockets, sql, start_parent, valkey_client
 
 pytestmark = pytest.mark.slow
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -18,6 +19,7 @@ from django.contrib.auth.models import Permission, User
 from django.db import connections, transaction
 from django.test import Client, override_settings
 from django.utils import timezone
+from django.utils.safestring import mark_safe
 from redis import Redis
 from rest_framework.test import APIClient
 from rest_framework_simplejwt.tokens import AccessToken
@@ -26,6 +28,7 @@ from inventory import stock
 from inventory.models import StockItem
 from inventory.strategies import registry
 from shop import conservation
+from shop.api import throttles
 from shop.models import Allowance, Order
 from shop.orders.place import place_order
 from shop.orders.receipts import Placed
@@ -95,11 +98,42 @@ def staff(db: None) -> Callable[..., Client]:
     def log_in(*permissions: str) -> Client:
         user = User.objects.create_user(f"staff {uuid4()}", is_staff=True)
         user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
-        client = Client()
-        client.force_login(user)
-        return client
+        return logged_in(user.pk)
 
     return log_in
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Render no template, for tests that look at statuses, contexts and tables: rendering takes most of a page's time.
+
+    `test_no_address_of_the_admin_fails` and the tests of the pages find a template that fails.
+    """
+    monkeypatch.setattr("django.template.backends.django.Template.render", lambda *_: mark_safe(""))
+
+
+def logged_in(customer: int, **options: Any) -> Client:
+    """Return a browser in which a customer is logged in."""
+    client = Client(**options)
+    client.force_login(User.objects.get(pk=customer))
+    return client
+
+
+Config = Callable[[str, str], None]
+
+
+@pytest.fixture
+def config(redis: Redis) -> Iterator[Config]:
+    """Change settings of Redis until the test ends."""
+    before: dict[str, str] = {}
+
+    def change(name: str, value: str) -> None:
+        before.setdefault(name, str(redis.config_get(name)[name]))  # type: ignore[index]
+        redis.config_set(name, value)
+
+    yield change
+    for name, value in before.items():
+        redis.config_set(name, value)
 
 
 Gone = Callable[[], AbstractContextManager[None]]
@@ -190,6 +224,14 @@ def make_due(*orders: UUID) -> None:
     """End the time to pay of the given orders; without arguments, of all orders."""
     due = timezone.now() - timedelta(seconds=settings.ORDER_TTL)
     Order.objects.filter(**({"pk__in": orders} if orders else {})).update(payable_from=due)
+
+
+@pytest.fixture
+def in_one_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all requests come in the same second, in a process that has counted none: limits are per second."""
+    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
+    for counted in ("seen", "looks"):
+        monkeypatch.setattr(throttles, counted, throttles.Seen())
 
 
 @pytest.fixture

@@ -77,12 +77,10 @@ def login_cookies(customer: int, address: str) -> list[Any]:
     return [{"name": name, "value": value, "url": url} for name, value in cookies.items()]
 
 
-def hidden(page: str) -> dict[str, str]:
-    """Return the names and values of the hidden form fields of a page."""
-    return {
-        name: html.unescape(value)
-        for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page)
-    }
+def hidden(page: str, prefix: str = "") -> dict[str, str]:
+    """Return the names and values of the hidden form fields of a page whose names begin with the prefix."""
+    fields = re.findall(rf'<input type="hidden" name="({prefix}[^"]*)" value="([^"]*)"', page)
+    return {name: html.unescape(value) for name, value in fields}
 
 
 class Buyer:

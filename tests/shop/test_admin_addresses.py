@@ -18,7 +18,6 @@ from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import URLPattern, get_resolver
-from django.utils.safestring import mark_safe
 from redis import Redis
 
 from inventory.models import StockItem, StockMovement
@@ -103,15 +102,6 @@ def fill(address: str, given: Mapping[str, str]) -> str:
 @pytest.fixture
 def world(redis: Redis) -> World:
     return World()
-
-
-@pytest.fixture
-def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Render no template, for tests that look at statuses and tables only: rendering takes most of a page's time.
-
-    `test_no_address_of_the_admin_fails` and the tests of the pages find a template that fails.
-    """
-    monkeypatch.setattr("django.template.backends.django.Template.render", lambda *_: mark_safe(""))
 
 
 @pytest.fixture
@@ -283,12 +273,7 @@ def test_an_action_on_a_malformed_id_is_refused_with_a_reason(world: World, redi
     before = contents()
     for path, model, name in actions():
         # Objects of all other models are never deleted.
-        if name == "delete_selected" and model not in {
-            "product",
-            "sale",
-            "user",
-            "group",
-        }:
+        if name == "delete_selected" and model not in {"product", "sale", "user", "group"}:
             continue
         for wrong in ("", "1" if model == "order" else UNKNOWN_ORDER):
             for more in ({"index": "0"}, {"post": "yes"}):

@@ -16,7 +16,7 @@ from redis import Redis
 
 from tests.factories import on_sale
 from tests.shop.busy_shop import BusyShop
-from tests.shop.conftest import Gone, buy, raising
+from tests.shop.conftest import buy, raising
 from tests.shop.test_admin import ORDERS, PAYMENTS, REFUNDS, SALES, get, text
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -164,7 +164,7 @@ def test_an_empty_history_says_what_would_be_in_it(shop: BusyShop) -> None:
 
 
 def test_errors_have_pages_of_the_shop(
-    shop: BusyShop, staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch, postgres_gone: Gone
+    shop: BusyShop, staff: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def assert_own(response: Any, status: int, said: str) -> None:
         assert (response.status_code, said in text(response.text)) == (status, True), text(response.text)

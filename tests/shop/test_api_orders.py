@@ -13,7 +13,6 @@ from django.db import transaction
 from redis import Redis
 from rest_framework.test import APIClient
 
-from inventory import stock
 from inventory.strategies import registry
 from inventory.strategies.locks import stock_lock
 from shop import conservation
@@ -22,7 +21,7 @@ from shop.models import Order, OrderItem, Sale
 from shop.orders import place as placing
 from shop.orders.saving import reject
 from shop.sales import offers
-from tests.factories import SAVING, OnSale, close_now, fast_and_slow, interleaved, new_request, on_sale
+from tests.factories import SAVING, OnSale, close_now, fast_and_slow, new_request, on_sale
 from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -148,15 +147,6 @@ def test_a_lock_timeout_is_busy(buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -
     offer = on_sale({"a": 1}, strategy="redis-lock")
     monkeypatch.setattr(registry.get("redis-lock"), "wait", 0.01)
     with stock_lock("a").hold():
-        assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "busy")
-    assert_sold()
-    assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201
-
-
-def test_used_up_retries_are_busy(buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -> None:
-    offer = on_sale({"a": 1}, strategy="optimistic")
-    monkeypatch.setattr(registry.get("optimistic"), "attempts", 1)
-    with interleaved(lambda: stock.deliver("a", 1), after="^SELECT .*inventory_stockitem"):
         assert_problem(buyer.order(order_body(offer, a=1), key="mine"), 503, "busy")
     assert_sold()
     assert buyer.order(order_body(offer, a=1), key="mine").status_code == 201

@@ -13,10 +13,8 @@ import pytest
 from django.db import DatabaseError, OperationalError, transaction
 from redis import Redis
 
-from inventory.models import StockItem
 from shop.models import Payment, Refund, UnmatchedReport
 from shop.orders import payments, states
-from shop.orders.customer_changes import cancel_order
 from shop.payments import signatures
 from tests.factories import OnSale, on_sale
 from tests.shop.conftest import (
@@ -74,27 +72,6 @@ def test_customers_mark_orders_as_paid_only_where_a_setting_lets_them(order: UUI
     assert (state(order), Payment.objects.count()) == ("pending", 0)
     settings.PAY_WITHOUT_PROVIDER = True
     assert buyer.post(f"/api/orders/{order}/pay/").status_code == 200
-
-
-def test_a_late_payment_takes_the_units_again_if_possible(
-    provider: Provider, order: UUID, buyer: Buyer, other_buyer: Buyer, offer: OnSale
-) -> None:
-    later = UUID(buyer.order(order_body(offer, a=1)).json()["id"])
-    for each in (order, later):
-        cancel_order(each, customer=buyer.customer)
-    StockItem.objects.update(on_hand=2)
-    first, second = (provider.reports(body).json() for body in (payment(order), payment(later, "pay_2", "9.90")))
-    assert (first["outcome"], first["note"]) == ("paid", "The order was cancelled. Its units were taken again.")
-    assert (second["outcome"], second["note"]) == ("refund_due", "The order is cancelled. a: 1 wanted, 0 left")
-    assert (state(order), state(later)) == ("paid", "cancelled")
-
-
-def test_a_payment_for_an_unknown_order_may_be_repeated(provider: Provider, buyer: Buyer, offer: OnSale) -> None:
-    queued = uuid4()
-    assert_problem(provider.reports(payment(queued)), 404, "unknown-order")
-    made = UUID(buyer.order(order_body(offer, a=2)).json()["id"])
-    assert_problem(provider.reports(payment(queued)), 404, "unknown-order")
-    assert provider.reports(payment(made)).json()["outcome"] == "paid"
 
 
 def test_a_wrong_amount_changes_nothing(provider: Provider, order: UUID) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connections, transaction
+from django.db import transaction
 from django.db.models import Sum
 
 from inventory import audit, stock
@@ -19,7 +17,6 @@ from shop import conservation
 from shop.models import Order, OrderItem
 from tests.factories import interleaved, on_sale
 from tests.shop.conftest import buy
-from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -68,38 +65,6 @@ def test_figures_are_one_snapshot(customer: int, read: Callable[[], list[Figures
     assert conservation.figures() == [Figures("a", 5, 3, 2)]
 
 
-def test_audits_during_sales_are_all_conserved(customer: int) -> None:
-    offer = on_sale({"a": 1_000_000, "b": 1_000_000})
-    done = threading.Event()
-
-    def keep_selling() -> int:
-        sold = 0
-        try:
-            while not done.is_set():
-                buy(offer, customer, a=1, b=2)
-                sold += 1
-        finally:
-            connections.close_all()
-        return sold
-
-    with ThreadPoolExecutor(1) as pool:
-        selling = pool.submit(keep_selling)
-        try:
-            wait_for(lambda: Order.objects.exists(), "the first order")
-            seen = [conservation.figures()]
-            while not selling.done() and (len(seen) < 40 or len({figures[0].sold for figures in seen}) < 3):
-                seen.append(conservation.figures())
-        finally:
-            done.set()
-        orders = selling.result()
-
-    assert [row for figures in seen for row in figures if not row.conserved] == []
-    assert conservation.figures() == [
-        Figures("a", 1_000_000, 1_000_000 - orders, orders),
-        Figures("b", 1_000_000, 1_000_000 - 2 * orders, 2 * orders),
-    ]
-
-
 def run_audit(*arguments: str) -> int:
     try:
         call_command("audit", *arguments)
@@ -117,15 +82,9 @@ def lose_a_unit() -> None:
     StockItem.objects.filter(sku="b").update(on_hand=1)
 
 
-def test_the_command_reports_that_the_law_holds(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_whether_the_law_holds(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_audit() == 0
     assert capsys.readouterr().out == "Conserved: 2 skus, 2 units sold, none of them twice.\n"
-    StockMovement.objects.create(item_id="b", kind="delivered", units=5)
-    assert conservation.figures(["b"]) == [Figures("b", 7, 2, 0, unexplained=-5)]
-    assert run_audit() == 1
-
-
-def test_the_command_lists_broken_skus_only(sold: None, capsys: pytest.CaptureFixture[str]) -> None:
     lose_a_unit()
     assert run_audit() == 1
     out = capsys.readouterr().out

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -13,17 +12,17 @@ from django.utils import timezone
 from redis import Redis
 from rest_framework.test import APIClient
 
-from inventory.errors import InventoryError, SaleClosed
+from inventory.errors import SaleClosed
 from inventory.strategies import registry
 from shop import clock
 from shop.models import Order, Sale
-from shop.orders.errors import OrderError, SaleNotOpen
+from shop.orders.errors import SaleNotOpen
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.reconcile import sellers
 from shop.sales import lifecycle, offers
 from shop.sales.preheat import SaleOver, preheat_sale
-from tests.factories import OnSale, on_sale
+from tests.factories import on_sale
 from tests.shop.conftest import buy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -43,29 +42,12 @@ def skewed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
     return set_wrong
 
 
-@contextmanager
-def remembered(offer: OnSale) -> Iterator[None]:
-    """Make the process use the offer from before the `with` block, even if the sale changes in the block."""
-    known = offers.get(offer.sale)
-    yield
-    offers.cache.put(offer.sale, known, refresh_at=float("inf"))
-
-
-@pytest.mark.parametrize("strategy", ["guarded-update", "group-commit", "lua", "lua-queue"])
-def test_a_sale_that_was_closed_now_sells_nothing_more(strategy: str, skewed: Skewed) -> None:
-    offer = on_sale({"a": 5}, strategy=strategy)
-    lifecycle.close(offer.sale)
-    skewed()
-    with pytest.raises(SaleNotOpen):
-        buy(offer, a=1)
-    assert Order.objects.count() == 0
-
-
 def test_an_order_by_an_offer_from_before_the_close_is_refused_when_it_is_saved(skewed: Skewed) -> None:
     offer = on_sale({"a": 5})
     skewed()
-    with remembered(offer):
-        lifecycle.close(offer.sale)
+    known = offers.get(offer.sale)
+    lifecycle.close(offer.sale)
+    offers.cache.put(offer.sale, known, refresh_at=float("inf"))
     with pytest.raises(SaleClosed):
         buy(offer, a=1)
     assert Order.objects.count() == 0
@@ -84,9 +66,8 @@ def test_an_open_sale_sells(skewed: Skewed) -> None:
 def test_a_sale_that_is_not_open_does_not_sell(opens: timedelta, closes: timedelta, skewed: Skewed) -> None:
     offer = on_sale({"a": 5}, opens=opens, closes=closes)
     skewed()
-    with pytest.raises((OrderError, InventoryError)) as refused:
+    with pytest.raises(SaleNotOpen):
         buy(offer, a=1)
-    assert type(refused.value) is SaleNotOpen
 
 
 def test_closing_ends_the_sale_at_this_moment(skewed: Skewed) -> None:

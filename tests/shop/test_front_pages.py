@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from html import unescape
 from typing import Any
@@ -158,37 +157,21 @@ def test_an_unknown_language_is_not_remembered(visitor: Client) -> None:
 # Errors
 
 
-def failing(request: Any) -> Any:
-    raise RuntimeError("a bug")
-
-
-@pytest.fixture
-def broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the view of the home page raise an exception."""
-    monkeypatch.setattr(home, "render", lambda *_: failing(None))
-
-
-ERRORS: dict[str, tuple[Callable[[Client], Any], int, str, str]] = {
-    "unknown": (lambda client: client.get("/nothing/", headers=CHINESE), 404, "找不到", "/nothing/ 处没有内容。"),
-    "slash": (lambda client: client.get("/sales", headers=CHINESE), 404, "找不到", "末尾加一个斜杠：/sales/"),
-    "lab": (lambda client: client.get("/lab/x/", headers={**CHINESE, "Accept": BROWSER}), 404, "找不到", "/lab/x/"),
-    "host": (
-        lambda client: client.get("/", headers={**CHINESE, "Host": "evil.example"}),
-        400,
-        "未知的主机名",
-        "evil.example",
-    ),
-    "form": (
-        lambda client: Client(enforce_csrf_checks=True).post("/admin/login/", headers=CHINESE),
-        *(403, "没有权限", "表单已过期"),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", ERRORS)
-def test_an_error_is_a_page_in_the_readers_language(visitor: Client, what: str) -> None:
-    ask, status, title, said = ERRORS[what]
-    response = ask(visitor)
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "title", "said"),
+    [
+        ("get", "/nothing/", {}, 404, "找不到", "/nothing/ 处没有内容。"),
+        ("get", "/sales", {}, 404, "找不到", "末尾加一个斜杠：/sales/"),
+        ("get", "/lab/x/", {"Accept": BROWSER}, 404, "找不到", "/lab/x/"),
+        ("get", "/", {"Host": "evil.example"}, 400, "未知的主机名", "evil.example"),
+        ("post", "/admin/login/", {}, 403, "没有权限", "表单已过期"),
+    ],
+)
+def test_an_error_is_a_page_in_the_readers_language(
+    method: str, path: str, headers: dict[str, str], status: int, title: str, said: str
+) -> None:
+    visitor = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    response = getattr(visitor, method)(path, headers={**CHINESE, **headers})
     assert (response.status_code, heading(response)) == (status, title)
     assert said in text(response)
     assert response.headers["Content-Language"] == "zh-hans"
@@ -196,21 +179,22 @@ def test_an_error_is_a_page_in_the_readers_language(visitor: Client, what: str) 
 
 
 @pytest.mark.parametrize(
-    "accept", ["application/json", "application/problem+json", "application/json, text/plain, */*"]
+    ("path", "accept"),
+    [
+        *[("/nothing/", f"application/{kind}") for kind in ("json", "problem+json", "json, text/plain, */*")],
+        *[("/api/nothing/", BROWSER), ("/lab/nothing/", "*/*")],
+    ],
 )
-def test_a_program_gets_a_document(visitor: Client, accept: str) -> None:
-    found = visitor.get("/nothing/", headers={**CHINESE, "Accept": accept})
-    assert assert_problem(found, 404, "not-found")["detail"] == "There is nothing at /nothing/."
+def test_a_program_and_any_reader_of_an_api_get_a_document(visitor: Client, path: str, accept: str) -> None:
+    found = visitor.get(path, headers={**CHINESE, "Accept": accept})
+    assert assert_problem(found, 404, "not-found")["detail"] == f"There is nothing at {path}."
 
 
-@pytest.mark.parametrize(("path", "accept"), [("/api/nothing/", BROWSER), ("/lab/nothing/", "*/*")])
-def test_below_the_apis_errors_are_documents(visitor: Client, path: str, accept: str) -> None:
-    assert_problem(visitor.get(path, headers={"Accept": accept, **CHINESE}), 404, "not-found")
-
-
-@pytest.mark.usefixtures("broken")
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
-def test_a_bug_is_a_page_that_needs_no_database(visitor: Client, language: str) -> None:
+def test_a_bug_is_a_page_that_needs_no_database(
+    visitor: Client, monkeypatch: pytest.MonkeyPatch, language: str
+) -> None:
+    monkeypatch.setattr(home, "render", raising(RuntimeError("a bug")))
     on_sale({"a": 1})
     visitor.force_login(User.objects.create_user("someone"))
     asked: list[str] = []

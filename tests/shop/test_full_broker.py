@@ -73,26 +73,16 @@ def worker(folder: Path, **variables: str) -> AbstractContextManager[Part]:
     return celery(folder, "worker", "--pool", "threads", "--loglevel", "info", **variables)
 
 
-def fill_under_a_task(redis: Redis, task: bytes) -> None:
-    """Queue a task and fill Redis in one step, so that the worker takes the task from a full Redis."""
-    with redis.pipeline(transaction=True) as pipe:
-        pipe.lpush("celery", task)
-        pipe.config_set("maxmemory", "1")
-        pipe.execute()
-
-
-@pytest.fixture
-def task(redis: Redis) -> bytes:
-    """The serialized message of a task."""
+def test_a_worker_goes_on_after_its_broker_was_full(redis: Redis, full: Full, tmp_path: Path) -> None:
     tasks.advance_sales.delay()
-    message: bytes = redis.rpop("celery")
-    return message
-
-
-def test_a_worker_goes_on_after_its_broker_was_full(redis: Redis, task: bytes, full: Full, tmp_path: Path) -> None:
+    task: bytes = redis.rpop("celery")
     with worker(tmp_path) as part:
         part.logs("ready.")
-        fill_under_a_task(redis, task)
+        # Queue the task and fill Redis in one step, so that the worker takes the task from a full Redis.
+        with redis.pipeline(transaction=True) as pipe:
+            pipe.lpush("celery", task)
+            pipe.config_set("maxmemory", "1")
+            pipe.execute()
         with full():
             part.logs("Taking tasks from the broker fails, and is tried again.")
         part.logs("Taking tasks from the broker works again")

@@ -6,25 +6,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from shop.models import Guest, Order, Sale
-from tests.browser import IN_BROWSER, take_screenshot
+from tests.browser import IN_BROWSER
 from tests.factories import orders_in
-from tests.shop.browser_support import (
-    EN,
-    PHONE,
-    SAYS,
-    Enter,
-    assert_accessible,
-    browser,
-    button,
-    enter,
-    for_each_reader,
-    opened,
-    port,
-    shows,
-    sold,
-)
-
-__all__ = ["browser", "enter", "port"]  # the fixtures
+from tests.shop.browser_support import SAYS, Enter, assert_accessible, button, for_each_reader, opened, shows, sold
 
 pytestmark = IN_BROWSER
 
@@ -56,8 +40,7 @@ def test_a_guest_buys_and_finds_each_page_in_their_language(
     page = opened(context, open_to_guests(limit=1))
 
     def check(name: str) -> None:
-        assert_accessible(page)
-        take_screenshot(page, f"guest {name}")
+        assert_accessible(page, f"guest {name}")
 
     shows(page, says["log in"])
     link = page.locator("[data-guest]")
@@ -102,7 +85,7 @@ def test_a_guest_buys_and_finds_each_page_in_their_language(
 @pytest.mark.parametrize("language", WORDS)
 def test_without_javascript_a_guest_buys_once(enter: Enter, language: str) -> None:
     words = WORDS[language]
-    page = opened(enter(None, language, viewport=PHONE, java_script_enabled=False), open_to_guests(limit=1))
+    page = opened(enter(None, language, java_script_enabled=False), open_to_guests(limit=1))
     expect(page.locator("[data-guest]")).to_be_hidden()
     page.locator(".buying button").click()
     become_guest(page, words)
@@ -115,10 +98,3 @@ def test_without_javascript_a_guest_buys_once(enter: Enter, language: str) -> No
     page.locator(".order-form button").click()
     assert page.url == bought, "the key is in the address of the form"
     assert (orders_in(), Order.objects.get().customer) == (1, Guest.objects.get().user)
-
-
-def test_a_sale_for_accounts_alone_offers_no_guest_checkout(enter: Enter) -> None:
-    """Negative control: the page of a sale for accounts alone has no link to guest checkout."""
-    page = opened(enter(), open_to_guests(guests=False))
-    shows(page, EN["log in"])
-    expect(page.locator("[data-guest]")).to_have_count(0)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import select
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
 from inventory.caching import Cache
 from shop.api import health
 from shop.postgres import BoundedConnection
-from tests.locking.proxy import Proxy
 from tests.shop.conftest import Gone
-from tests.shop.web_server import ask, connect, web_server
 from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -93,28 +87,3 @@ def test_started_waits_for_servers_and_migrations_and_then_stays(visitor: APICli
     assert visitor.get("/health/started/").status_code == 200
     with postgres_gone():
         assert visitor.get("/health/started/").status_code == 200
-
-
-@pytest.fixture
-def silent(django_db_setup: None) -> Iterator[tuple[int, Proxy]]:
-    """A web server, and the proxy that can make its Postgres silent."""
-    database = settings.DATABASES["default"]
-    proxy = Proxy(f"{database['HOST']}/.s.PGSQL.{database['PORT']}")
-    url = f"postgres://{database['USER']}@{proxy.host}:{proxy.port}/{database['NAME']}?sslmode=disable"
-    with web_server(DATABASE_URL=url) as (port, _):
-        yield port, proxy
-        proxy.restore()
-    proxy.close()
-
-
-@pytest.mark.slow
-def test_a_process_is_alive_while_all_its_threads_wait(silent: tuple[int, Proxy]) -> None:
-    port, proxy = silent
-    request = b"GET /api/sales/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    proxy.hang()
-    with ExitStack() as clients:
-        amount = 2 * settings.WEB_THREADS
-        waiting = [clients.enter_context(connect(port, request)) for _ in range(amount)]
-        assert ask(port, "GET", "/health/live/") == (200, "text/plain", "")
-        answered, _, _ = select.select(waiting, [], [], 0)
-        assert answered == []

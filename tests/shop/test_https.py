@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from django.conf import settings as given
 from django.contrib.auth.models import User
-from django.test import Client, override_settings
+from django.test import override_settings
 from redis import Redis
 from rest_framework.test import APIClient
 
 from shop.api.pagination import NewestFirst
 from shop.runtime.csp import ADMIN, HEADER, PAGES, STRICT
-from tests.factories import new_customer, on_sale
-from tests.shop.conftest import Buyer, buy
+from tests.factories import on_sale
+from tests.shop.conftest import Buyer, buy, logged_in
 from tests.shop.test_settings import read
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -27,30 +27,25 @@ PROXY = {"HTTP_X_FORWARDED_PROTO": "https", "HTTP_X_FORWARDED_HOST": "shop.examp
 
 
 @pytest.fixture
-def https(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Use the settings that HTTPS=1 produces."""
-    found = read(monkeypatch, HTTPS="1")
+def https(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Any:
+    """Use the settings that HTTPS=1 produces, or the value in the parameter."""
+    found = read(monkeypatch, HTTPS=getattr(request, "param", "1"))
     hosts = [*given.ALLOWED_HOSTS, "testserver", "shop.example"]
-    with override_settings(ALLOWED_HOSTS=hosts, **{name: found[name] for name in NAMES}):
+    with override_settings(ALLOWED_HOSTS=hosts, **{name: found[name] for name in NAMES if name in found}):
         yield
 
 
-def next_page(monkeypatch: pytest.MonkeyPatch) -> str:
-    customer = new_customer()
+@pytest.mark.parametrize(
+    ("https", "address"), [("1", "https://shop.example"), ("0", "http://testserver")], indirect=["https"]
+)
+def test_links_follow_the_proxy(https: None, buyer: Buyer, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Negative control: without HTTPS=1, clients cannot choose the links by their headers."""
     monkeypatch.setattr(NewestFirst, "page_size", 1)
     offer = on_sale({"a": 5})
     for _ in range(2):
-        buy(offer, customer, a=1)
-    return str(Buyer(customer).get("/api/orders/", **PROXY).json()["next"])
-
-
-def test_links_follow_the_proxy(https: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert next_page(monkeypatch).startswith("https://shop.example/api/orders/?cursor=")
-
-
-def test_without_https_a_client_cannot_choose_the_links(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Negative control: without HTTPS=1, clients cannot choose the links by their headers."""
-    assert next_page(monkeypatch).startswith("http://testserver/api/orders/?cursor=")
+        buy(offer, buyer.customer, a=1)
+    following = buyer.get("/api/orders/", **PROXY).json()["next"]
+    assert following.startswith(f"{address}/api/orders/?cursor=")
 
 
 def test_cookies_and_redirects_are_those_of_https(https: None) -> None:
@@ -66,8 +61,7 @@ def test_cookies_and_redirects_are_those_of_https(https: None) -> None:
 
 
 def test_every_page_has_its_policy(redis: Redis) -> None:
-    client = Client(raise_request_exception=False)
-    client.force_login(User.objects.create_superuser("root"))
+    client = logged_in(User.objects.create_superuser("root").pk)
     policies = {
         path: client.get(path).headers.get(HEADER)
         for path in ("/admin/", "/admin/login/", "/admin/shop/sale/", "/api/docs/", "/", "/nothing/", "/api/sales/")

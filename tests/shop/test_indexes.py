@@ -44,9 +44,8 @@ def test_each_foreign_key_of_the_models_is_in_the_tables() -> None:
     """A migration that drops a key and makes it again loses the key if it is interrupted in between."""
     missing = []
     with connection.cursor() as cursor:
-        cursor.execute(
-            "ALTER TABLE shop_order DROP CONSTRAINT shop_order_sale_id_62db70ac_fk_shop_sale_id"
-        )  # the control
+        # The control: a key that is not there.
+        cursor.execute("ALTER TABLE shop_order DROP CONSTRAINT shop_order_sale_id_62db70ac_fk_shop_sale_id")
         for model in apps.get_models():
             table = model._meta.db_table
             found = connection.introspection.get_constraints(cursor, table).values()

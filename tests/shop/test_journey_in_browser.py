@@ -15,15 +15,14 @@ from playwright.sync_api import Page, expect
 
 from loadtest.local_shop import free_port
 from shop.models import Order, OrderItem, Payment, Sale
-from tests.browser import IN_BROWSER, take_screenshot
+from tests.browser import IN_BROWSER
 from tests.factories import orders_in
 from tests.shop.browser_support import (
     SAYS,
     Enter,
     assert_accessible,
-    browser,
     button,
-    enter,
+    by_language,
     for_each_reader,
     opened,
     shows,
@@ -34,34 +33,19 @@ from tests.shop.payment_support import SECRET, provider_process
 from tests.shop.web_server import web_server
 from tests.waiting import wait_for
 
-__all__ = ["browser", "enter"]  # the fixtures
-
 pytestmark = IN_BROWSER
 
 NAME, ADDRESS, PASSWORD = "ada", "ada@example.com", "the right one 2026"
 TEXTS = {
-    "en": {
-        "log in": "Log in",
-        "sign up": "Sign up",
-        "confirm": "Yes, confirm it",
-        "pay": "Pay 9.90 EUR",
-        "provider": "Simulated payment provider: no money moves",
-        "back": "Back to the shop",
-        "paid": "Paid",
-        "receipt": "Receipt",
-        "bought": "Yours. Paid",
-    },
-    "zh-hans": {
-        "log in": "登录",
-        "sign up": "注册",
-        "confirm": "是的，确认",
-        "pay": "付款 9.90 EUR",
-        "provider": "模拟支付机构：不会有真实的资金往来",
-        "back": "返回商店",
-        "paid": "已付款",
-        "receipt": "收据",
-        "bought": "已付款，归您了",
-    },
+    "log in": ("Log in", "登录"),
+    "sign up": ("Sign up", "注册"),
+    "confirm": ("Yes, confirm it", "是的，确认"),
+    "pay": ("Pay 9.90 EUR", "付款 9.90 EUR"),
+    "provider": ("Simulated payment provider: no money moves", "模拟支付机构：不会有真实的资金往来"),
+    "back": ("Back to the shop", "返回商店"),
+    "paid": ("Paid", "已付款"),
+    "receipt": ("Receipt", "收据"),
+    "bought": ("Yours. Paid", "已付款，归您了"),
 }
 
 
@@ -94,14 +78,13 @@ def links(mails: Path) -> list[str]:
 def test_a_visitor_signs_up_waits_buys_pays_and_gets_a_receipt(
     enter: Enter, mails: Path, language: str, viewport: dict[str, int]
 ) -> None:
-    says, texts = SAYS[language], TEXTS[language]
+    says, texts = SAYS[language], by_language(TEXTS)[language]
     offer, address = sold(opens=timedelta(minutes=30))
     for mail in mails.iterdir():
         mail.unlink()
 
     def check(page: Page, name: str) -> None:
-        assert_accessible(page)
-        take_screenshot(page, f"journey {name}")
+        assert_accessible(page, f"journey {name}")
 
     page = opened(enter(None, language, viewport=viewport), address)
     shows(page, says["coming"])

@@ -12,11 +12,10 @@ from uuid import uuid4
 
 import pytest
 from django.conf import settings as django_settings
-from django.core.exceptions import ImproperlyConfigured
 from django.test import Client
 
 from shop import log_context
-from shop.runtime import environment, tasks
+from shop.runtime import tasks
 from shop.runtime.logs import JsonFormatter, TextFormatter
 from tests.shop.conftest import raising
 
@@ -46,26 +45,16 @@ def line_of(message: str, *args: Any, **options: Any) -> dict[str, Any]:
 
 
 def test_a_line_says_when_who_and_what() -> None:
-    line = line_of("%s units of %s", 3, "Säule")
-    assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
-    assert isinstance(line.pop("process"), int)
-    assert line == {"level": "WARNING", "logger": "shop", "message": "3 units of Säule"}
-
-
-def test_a_line_has_the_order_that_it_names_or_else_the_one_in_progress() -> None:
-    placed, named = uuid4(), uuid4()
-    assert "order" not in line_of("no order")
-    log_context.order.set(placed)
-    assert line_of("in progress")["order"] == str(placed)
-    assert line_of("Order %s is lost", named)["order"] == str(named)
-    log_context.begin_request(TRACE)
-    assert "order" not in line_of("the next request")
-
-
-def test_a_line_has_the_trace_of_its_request() -> None:
-    log_context.begin_request(TRACE)
-    assert line_of("here")["trace"] == TRACE
-    assert line_of("in another thread", trace="other")["trace"] == "other"
+    """`test_text_names_the_order_and_the_trace_that_are_known` checks which order and which trace are named."""
+    placed, said = uuid4(), {"level": "WARNING", "logger": "shop", "message": "3 units of Säule"}
+    for known in ({}, {"order": str(placed), "trace": TRACE}):
+        if known:
+            log_context.begin_request(TRACE)
+            log_context.order.set(placed)
+        line = line_of("%s units of %s", 3, "Säule")
+        assert datetime.fromisoformat(line.pop("time")).utcoffset() is not None
+        assert isinstance(line.pop("process"), int)
+        assert line == {**said, **known}
 
 
 def test_an_exception_and_half_a_character_stay_in_one_line() -> None:
@@ -130,12 +119,6 @@ def test_without_a_valid_trace_there_is_a_new_one(traceparent: str) -> None:
     assert len(first) == len(second) == 32
     assert len({first, second, TRACE}) == 3
     assert log_context.trace_of(f"00-{TRACE}-00f067aa0ba902b7-01") == TRACE, "the control"
-
-
-def test_an_unknown_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOG_FORMAT", "yaml")
-    with pytest.raises(ImproperlyConfigured, match="LOG_FORMAT must be one of text, json, not 'yaml'"):
-        environment.choice("LOG_FORMAT", default="text", choices=("text", "json"))
 
 
 # A client's mistake logs nothing, so that nobody can fill the log

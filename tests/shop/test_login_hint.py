@@ -35,7 +35,7 @@ def log_in(client: Client) -> Any:
     return client.post(LOG_IN, {"login": "ada", "password": PASSWORD})
 
 
-def test_a_log_in_sets_the_hint_and_a_log_out_deletes_it(client: Client, user: User) -> None:
+def test_a_log_in_sets_the_hint_and_a_log_out_deletes_it(client: Client, user: User, settings: Any) -> None:
     client.get(LOG_IN)
     assert hint_in(client) == ""
     cookie = log_in(client).cookies[login_hint.COOKIE]
@@ -44,11 +44,8 @@ def test_a_log_in_sets_the_hint_and_a_log_out_deletes_it(client: Client, user: U
     assert login_hint.COOKIE not in client.get("/account/").cookies, "the browser has it already"
     client.post(LOG_OUT)
     assert hint_in(client) == ""
-
-
-def test_with_https_the_hint_is_sent_by_https_only(client: Client, user: User, settings: Any) -> None:
     settings.SESSION_COOKIE_SECURE = True
-    assert log_in(client).cookies[login_hint.COOKIE]["secure"] is True
+    assert log_in(client).cookies[login_hint.COOKIE]["secure"] is True, "with HTTPS"
 
 
 def test_a_guest_and_a_sign_out_everywhere_change_the_hint(client: Client) -> None:
@@ -76,19 +73,6 @@ def test_a_token_corrects_a_wrong_hint(client: Client, user: User, *, logged_in:
     answer = client.get(TOKEN).json()
     assert answer["customer"] == (user.pk if logged_in else None), "the server does not trust the hint"
     assert hint_in(client) == (login_hint.value_for(user.pk) if logged_in else "")
-
-
-def test_pages_that_a_proxy_caches_set_no_cookie(user: User) -> None:
-    """Public pages set no cookie, even if the hint is missing or wrong. Such a page may still read the session."""
-    slug = Sale.objects.values_list("slug", flat=True).get(pk=on_sale({"a": 1}).sale)
-    for hint in ("", "forged"):
-        client = Client()
-        client.force_login(user)
-        client.cookies[login_hint.COOKIE] = hint
-        for path in ("/sales/", f"/sales/{slug}/", f"/sales/{slug}/now.json"):
-            answer = client.get(path)
-            assert "public" in answer.headers["Cache-Control"]
-            assert not answer.cookies, path
 
 
 @pytest.mark.parametrize(("kept", "status", "told"), [("public", 200, 0), ("private", 503, 0), ("private", 200, 1)])

@@ -18,7 +18,6 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, InterfaceError, InternalError, OperationalError, transaction
 from django.test import override_settings
-from django.urls import reverse
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -37,7 +36,7 @@ from shop.metrics.folder import MetricsFolder
 from shop.orders import errors as order_errors
 from shop.overview import requests
 from shop.overview.requests import Watch
-from shop.runtime import door, tasks
+from shop.runtime import tasks
 from tests.docs.pages import PAGES
 from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import order_body
@@ -48,7 +47,6 @@ from tests.shop.test_overview_figures import figures_of
 from tests.shop.web_server import ask, web_server
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
-on_postgres = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 TOKEN = "a-token-of-the-operator"
 LABELS = re.compile(r"`(\w+)`")
 
@@ -111,88 +109,83 @@ def test_waits_for_a_connection_of_the_pool_are_counted(tmp_path: Path) -> None:
     assert 0.002 <= waited <= seconds.get(), "in seconds, not milliseconds"
 
 
-class TestWebProcesses:
-    pytestmark = on_postgres
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("redis")
+def test_two_processes_and_a_killed_one_are_counted_together(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orders through a server with two processes are counted exactly, also after one process was killed."""
+    settings.METRICS, settings.METRICS_FOLDER = True, str(tmp_path / "metrics")
+    monkeypatch.setattr(requests, "SPAN", 600.0)
+    watch = Watch()
+    assert watch() is None, "no process has counted anything yet"
+    offer, folder = on_sale({"a": 20}), MetricsFolder(tmp_path / "metrics")
+    customers = [new_customer() for _ in range(30)]
+    variables = {"METRICS_FOLDER": str(folder.path), "METRICS_TOKEN": TOKEN, "WEB_PROCESSES": "2"}
+    variables |= {"SOLD_OUT_TTL": "0", "ORDER_RATE": "99"}
+    with web_server(**variables) as (port, server), ThreadPoolExecutor(8) as pool:
+        wait_for(lambda: value(read(port), "shop_processes", role="web") == 2, "both processes to start")
+        assert_for_this_machine_or_a_token(port)
+        before = watch()
+        assert (before.refused, before.p50, before.p99) == ({}, None, None)
+        answers = list(pool.map(lambda customer: send(port, offer, customer, "mine"), customers))
+        assert (answers.count(201), answers.count(409)) == (20, 10)
+        buyer = customers[answers.index(201)]
 
-    @pytest.mark.slow
-    def test_two_processes_and_a_killed_one_are_counted_together(
-        self, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Orders through a server with two processes are counted exactly, also after one process was killed."""
-        settings.METRICS, settings.METRICS_FOLDER = True, str(tmp_path / "metrics")
-        monkeypatch.setattr(requests, "SPAN", 600.0)
-        watch = Watch()
-        assert watch() is None, "no process has counted anything yet"
-        offer, folder = on_sale({"a": 20}), MetricsFolder(tmp_path / "metrics")
-        customers = [new_customer() for _ in range(30)]
-        variables = {"METRICS_FOLDER": str(folder.path), "METRICS_TOKEN": TOKEN, "WEB_PROCESSES": "2"}
-        variables |= {"SOLD_OUT_TTL": "0", "ORDER_RATE": "99"}
-        with web_server(**variables) as (port, server), ThreadPoolExecutor(8) as pool:
-            wait_for(lambda: value(read(port), "shop_processes", role="web") == 2, "both processes to start")
-            assert_for_this_machine_or_a_token(port)
-            before = watch()
-            assert before is not None
-            assert (before.refused, before.p50, before.p99) == ({}, None, None)
-            answers = list(pool.map(lambda customer: send(port, offer, customer, "mine"), customers))
-            assert (answers.count(201), answers.count(409)) == (20, 10)
-            buyer = customers[answers.index(201)]
+        def by_process() -> list[float]:
+            alone = [merged([str(file)]) for file in sorted(folder.path.glob("histogram_*.db"))]
+            return [value(found, "shop_order_thread_wait_seconds_count") or 0 for found in alone]
 
-            def by_process() -> list[float]:
-                alone = [merged([str(file)]) for file in sorted(folder.path.glob("histogram_*.db"))]
-                return [value(found, "shop_order_thread_wait_seconds_count") or 0 for found in alone]
-
-            replays = 0
-            while replays < 5 or not all(by_process()):
-                assert send(port, offer, buyer, "mine") == 201
-                replays += 1
-
-            told = partial(samples_if, port)
-
-            def expected(found: Samples) -> None:
-                results = {name: value(found, "shop_orders_total", strategy="guarded-update", result=name)
-                           for name in ("placed", "sold-out", "replayed", "queued")}  # fmt: skip
-                assert results == {"placed": 20, "sold-out": 10, "replayed": replays, "queued": None}
-                assert value(found, "shop_sale_refusals_total", sale=str(offer.sale), result="sold-out") == 10
-                assert value(found, "shop_order_request_seconds_count", status="201") == 20 + replays
-                assert value(found, "shop_order_request_seconds_count", status="409") == 10
-                assert value(found, "shop_order_thread_wait_seconds_count") == 30 + replays
-                assert value(found, "shop_order_placing_seconds_count", strategy="guarded-update") == 30 + replays
-                assert value(found, "shop_sold_out_from_memory_total") == 0
-                assert value(found, "shop_commit_seconds_count") == 20, "nobody else has committed an order"
-
-            expected(wait_for(lambda: told("shop_order_thread_wait_seconds_count", 30 + replays), "all to be written"))
-            seen = watch()
-            assert seen is not None
-            assert list(seen.refused) == ["sold-out"], "the overview counts refusals by reason"
-            assert seen.by_sale == {offer.sale: seen.refused}
-            assert seen.p50 is not None
-            assert seen.p99 is not None
-            assert 0 < seen.p50 <= seen.p99
-            settings.METRICS = False
-            assert watch() is None
-            # Negative control: one process alone has not counted all orders.
-            first, second = by_process()
-            assert first + second == 30 + replays > max(first, second)
-
-            def pool_size() -> float | None:
-                return value(read(port), "shop_postgres_pool_connections")
-
-            size = settings.WEB_DATABASE_CONNECTIONS
-            wait_for(lambda: pool_size() == 2 * size, "both processes to tell of their pools")
-            killed, *_ = psutil.Process(server.pid).children(recursive=True)
-            known = _web_processes(server.pid)
-            killed.kill()
-            wait_for(lambda: _web_processes(server.pid) - known, "another process to start")
-            wait_for(lambda: len(folder.taken()) == 2, "it to take the slot of the dead one")
-            wait_for(lambda: pool_size() == 2 * size, "it to tell of its pool")
-            expected(read(port))
-            assert len(list(folder.path.glob("counter_*.db"))) == 2
+        replays = 0
+        while replays < 5 or not all(by_process()):
             assert send(port, offer, buyer, "mine") == 201
-            replayed = {"strategy": "guarded-update", "result": "replayed"}
-            wait_for(lambda: told("shop_orders_total", replays + 1, **replayed), "one more to be written")
-            # Browsers without JavaScript order by a form. It is refused here, because it has no CSRF token.
-            assert ask(port, "POST", "/sales/any/buy/")[0] == 403
-            wait_for(lambda: told("shop_order_request_seconds_count", 1, status="403"), "the form to be counted")
+            replays += 1
+
+        told = partial(samples_if, port)
+
+        def expected(found: Samples) -> None:
+            results = {name: value(found, "shop_orders_total", strategy="guarded-update", result=name)
+                       for name in ("placed", "sold-out", "replayed", "queued")}  # fmt: skip
+            assert results == {"placed": 20, "sold-out": 10, "replayed": replays, "queued": None}
+            assert value(found, "shop_sale_refusals_total", sale=str(offer.sale), result="sold-out") == 10
+            assert value(found, "shop_order_request_seconds_count", status="201") == 20 + replays
+            assert value(found, "shop_order_request_seconds_count", status="409") == 10
+            assert value(found, "shop_order_thread_wait_seconds_count") == 30 + replays
+            assert value(found, "shop_order_placing_seconds_count", strategy="guarded-update") == 30 + replays
+            assert value(found, "shop_sold_out_from_memory_total") == 0
+            assert value(found, "shop_commit_seconds_count") == 20, "nobody else has committed an order"
+
+        expected(wait_for(lambda: told("shop_order_thread_wait_seconds_count", 30 + replays), "all to be written"))
+        seen = watch()
+        assert list(seen.refused) == ["sold-out"], "the overview counts refusals by reason"
+        assert seen.by_sale == {offer.sale: seen.refused}
+        assert 0 < seen.p50 <= seen.p99
+        settings.METRICS = False
+        assert watch() is None
+        # Negative control: one process alone has not counted all orders.
+        first, second = by_process()
+        assert first + second == 30 + replays > max(first, second)
+
+        def pool_size() -> float | None:
+            return value(read(port), "shop_postgres_pool_connections")
+
+        size = settings.WEB_DATABASE_CONNECTIONS
+        wait_for(lambda: pool_size() == 2 * size, "both processes to tell of their pools")
+        killed, *_ = psutil.Process(server.pid).children(recursive=True)
+        known = _web_processes(server.pid)
+        killed.kill()
+        wait_for(lambda: _web_processes(server.pid) - known, "another process to start")
+        wait_for(lambda: len(folder.taken()) == 2, "it to take the slot of the dead one")
+        wait_for(lambda: pool_size() == 2 * size, "it to tell of its pool")
+        expected(read(port))
+        assert len(list(folder.path.glob("counter_*.db"))) == 2
+        assert send(port, offer, buyer, "mine") == 201
+        replayed = {"strategy": "guarded-update", "result": "replayed"}
+        wait_for(lambda: told("shop_orders_total", replays + 1, **replayed), "one more to be written")
+        # Browsers without JavaScript order by a form. It is refused here, because it has no CSRF token.
+        assert ask(port, "POST", "/sales/any/buy/")[0] == 403
+        wait_for(lambda: told("shop_order_request_seconds_count", 1, status="403"), "the form to be counted")
 
 
 def test_the_refusals_of_very_many_sales_add_few_series() -> None:
@@ -461,13 +454,6 @@ def test_who_may_read(token: str, address: str, headers: dict[str, str], may: bo
         assert report.may_read(address, headers) is may
 
 
-def test_orders_are_measured_where_they_are_placed() -> None:
-    for path in (reverse("api-orders"), reverse("buy", args=["tonight"])):
-        assert door.PLACES_ORDER.fullmatch(path)
-    for path in (reverse("orders"), reverse("sale", args=["tonight"]), reverse("api-order", args=[uuid4()])):
-        assert not door.PLACES_ORDER.fullmatch(path)
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -491,7 +477,6 @@ def test_orders_are_measured_where_they_are_placed() -> None:
 def test_an_error_counts_as_the_problem_of_its_answer(error: Exception) -> None:
     """One error of each kind that has its own answer or its own text. Others come from the table of `problem_of`."""
     answer = handle_exception(error, {"request": None})
-    assert answer is not None
     assert json.loads(answer.content)["type"] == problem_of(error).type
 
 

@@ -46,16 +46,10 @@ def test_orders_keep_names_currency_and_refunds(earlier: Any) -> None:
         orders[key] = order_model.objects.create(id=uuid4(), key=key, **same)
         item_model.objects.create(order=orders[key], product=product, quantity=2, price=price)
     order_model.objects.filter(key="paid").update(state="paid")
-    payment_model.objects.create(reference="one", order=orders["paid"], amount=10, outcome="paid")
-    payment_model.objects.create(reference="two", order=orders["paid"], amount=10, outcome="refund_due", note="Again.")
-    payment_model.objects.create(
-        reference="three",
-        order=orders["paid"],
-        amount=10,
-        outcome="refund_due",
-        refunded_at=now,
-        refunded_by_id=operator,
-    )
+    of_order, sent = {"order": orders["paid"], "amount": 10}, {"refunded_at": now, "refunded_by_id": operator}
+    payment_model.objects.create(reference="one", outcome="paid", **of_order)
+    payment_model.objects.create(reference="two", outcome="refund_due", note="Again.", **of_order)
+    payment_model.objects.create(reference="three", outcome="refund_due", **of_order, **sent)
 
     executor = MigrationExecutor(connection)
     executor.migrate([node for node in executor.loader.graph.leaf_nodes() if node[0] == "shop"])

@@ -287,33 +287,6 @@ def test_a_wrong_counter_breaks_the_law_until_it_is_reconciled(strategy: str) ->
     shop.the_law_holds()
 
 
-@pytest.mark.parametrize("wanted", [{"a": 2}, {"b": 1}], ids=["the same", "something else"])
-def test_a_key_that_redis_has_lost_still_has_its_order(wanted: dict[str, int]) -> None:
-    """A key that Redis has lost still has its order. Random steps rarely preheat before they use the key again."""
-    shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
-    shop.open((4, 1))
-    shop.place(who=0, wanted={"a": 2}, key="y", fresh=False)
-    shop.lose_redis()
-    shop.preheat()
-    with patch.object(shop, "accepted_again", wraps=shop.accepted_again) as accepted_again:
-        shop.place(who=0, wanted=wanted, key="y", fresh=False)
-    assert accepted_again.called
-    shop.the_law_holds()
-
-
-@pytest.mark.parametrize("second", ["guarded-update", "lua-queue", "segmented-lock", "unit-rows"])
-def test_queued_orders_are_sold_when_the_next_sale_begins(second: str) -> None:
-    """Queued orders are sold when the next sale begins. Random steps rarely begin a sale just after an order."""
-    shop = type("Shop by lua-queue", (Shop,), {"strategy": "lua-queue"})()
-    shop.open((4, 1))
-    shop.place(who=0, wanted={"a": 3, "b": 1}, key="y", fresh=False)
-    shop.next_sale(second)
-    for key, units in (("y", 2), ("z", 1)):
-        shop.place(who=1, wanted={"a": units}, key=key, fresh=False)
-        shop.work()
-        shop.the_law_holds()
-
-
 def test_the_law_holds_after_any_steps() -> None:
     """The law holds after the same random steps in each run. The first example is the shortest possible one."""
     take_steps("lua-queue", examples=3, steps=15, again=True)

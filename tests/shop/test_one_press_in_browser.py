@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
@@ -15,7 +15,6 @@ from playwright.sync_api import BrowserContext, Page, Route, expect
 from shop import log_context
 from shop.accounts.sessions import SessionStore
 from shop.models import Order, OrderItem
-from shop.orders.queued import save_queued
 from shop.pages.buying import kept_key
 from tests.browser import IN_BROWSER
 from tests.factories import new_customer, orders_in
@@ -27,21 +26,17 @@ from tests.shop.browser_support import (
     SAYS,
     TOKEN,
     Enter,
-    browser,
+    at_the_button,
     button,
-    enter,
     for_each_reader,
+    held_press,
     opened,
     orders_of,
-    port,
     prepared,
     shows,
-    wait_for_route,
 )
 from tests.shop.payment_support import login_cookies
 from tests.waiting import wait_for
-
-__all__ = ["browser", "enter", "port"]  # the fixtures
 
 pytestmark = IN_BROWSER
 
@@ -81,36 +76,6 @@ OFFLINE = 5000
 """Milliseconds without a connection."""
 
 
-def traces_of(context: BrowserContext) -> list[str]:
-    """Return a list that collects the `traceparent` of each order request."""
-    traces: list[str] = []
-    context.on("request", lambda request: request.method == "POST" and traces.append(request.headers["traceparent"]))
-    return traces
-
-
-def at_the_button(enter: Enter, script: str = "", **options: Any) -> tuple[BrowserContext, Page, str]:
-    """Open the page of a new sale as a new customer, who can buy now. Return browser, page and address.
-
-    Args:
-        script: runs in each page of the browser before its own scripts.
-    """
-    customer, _, address = prepared(**options)
-    context = enter(customer)
-    if script:
-        context.add_init_script(script)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    return context, page, address
-
-
-def held_press(context: BrowserContext, page: Page) -> Route:
-    """Press Buy, and return its request, which the shop does not have yet."""
-    held: list[Route] = []
-    context.route(ORDERS, lambda route: held.append(route))
-    button(page).click()
-    return wait_for_route(page, held)
-
-
 def refuse_orders(context: BrowserContext, *answers: tuple[int, str, str]) -> list[float]:
     """Give the next order requests these statuses, problems and values of Retry-After. Return their times."""
     left, asked = list(answers), []
@@ -139,13 +104,9 @@ def test_a_reload_after_a_lost_answer_buys_once(
 ) -> None:
     """After a lost response, a reload does not buy twice. Negative control: a page that forgets its key buys again."""
     says = SAYS[language]
-    customer, _, address = prepared()
-    context = enter(customer, language, viewport=viewport)
-    if not kept:
-        context.add_init_script(FORGETFUL)
-    keys, traces = orders_of(context), traces_of(context)
-    page = opened(context, address)
-    shows(page, says["buy"])
+    page, _ = at_the_button(enter, language, viewport=viewport, script="" if kept else FORGETFUL)
+    context = page.context
+    keys, traces = orders_of(context), orders_of(context, "traceparent")
     context.route(ORDERS, lose_answer)
     button(page).click()
     shows(page, says["offline"])
@@ -166,14 +127,11 @@ def test_a_reload_after_a_lost_answer_buys_once(
 def test_two_tabs_buy_once(enter: Enter, language: str, viewport: dict[str, int], *, kept: bool) -> None:
     """Two tabs buy once. Negative control: tabs that do not share the stored key buy once each."""
     says = SAYS[language]
-    customer, _, address = prepared()
-    context = enter(customer, language, viewport=viewport)
-    if not kept:
-        context.add_init_script(FORGETFUL)
+    first, _ = at_the_button(enter, language, viewport=viewport, script="" if kept else FORGETFUL)
+    context = first.context
     keys = orders_of(context)
-    first, second = opened(context, address), opened(context, address)
-    for page in (first, second):
-        shows(page, says["buy"])
+    second = opened(context, first.url)
+    shows(second, says["buy"])
     held: list[Route] = []
     context.route(ORDERS, lambda route: held.append(route))
     # Click in both tabs at once, before either can know of the other.
@@ -191,66 +149,63 @@ def test_two_tabs_buy_once(enter: Enter, language: str, viewport: dict[str, int]
     assert (orders_in(), len(set(keys))) == ((1, 1) if kept else (2, 2))
 
 
-def test_a_tab_that_is_opened_later_goes_on_with_the_press(enter: Enter) -> None:
-    context, first, address = at_the_button(enter)
-    keys = orders_of(context)
-    held_press(context, first)
-    first.close()
-    context.unroute(ORDERS)
-    second = opened(context, address)
-    shows(second, EN["yours"])
-    assert (orders_in(), len(set(keys))) == (1, 1)
-
-
 def test_another_press_after_buying_is_another_order(enter: Enter) -> None:
-    customer, _, address = prepared(limit=2)
-    context = enter(customer)
-    keys = orders_of(context)
-    page = opened(context, address)
+    page, _ = at_the_button(enter, limit=2)
+    keys = orders_of(page.context)
     for orders in (1, 2):
         page.get_by_role("button", name=re.compile("Buy")).click()
-        expect(page.get_by_role("link", name=re.compile("Yours"))).to_be_visible(timeout=20_000)
+        expect(page.get_by_role("link", name=re.compile("Yours"))).to_be_visible()
         wait_for(lambda orders=orders: len(set(keys)) == orders)  # type: ignore[misc]
         shows(page, EN["yours"])
         assert orders_in() == orders
 
 
 @pytest.mark.parametrize(
-    ("language", "viewport", "arrived"),
+    ("language", "viewport", "arrived", "same_key"),
     [
-        pytest.param(*each.values, arrived, id=f"{each.id}-{arrived}")
-        for each, arrived in zip(READERS, (True, False, False, True), strict=True)
+        *(
+            pytest.param(*each.values, arrived, True, id=f"{each.id}-{arrived}")
+            for each, arrived in zip(READERS, (True, False, False, True), strict=True)
+        ),
+        pytest.param("en", PHONE, True, False, id="control"),
     ],
 )
 def test_five_seconds_without_a_connection_during_the_purchase_buy_once(
-    enter: Enter, language: str, viewport: dict[str, int], *, arrived: bool
+    enter: Enter, language: str, viewport: dict[str, int], *, arrived: bool, same_key: bool
 ) -> None:
-    """The connection is lost while the request is on its way, before or after it has arrived at the shop."""
+    """The connection is lost while the request is on its way, before or after it has arrived at the shop.
+
+    Negative control: if each attempt had a key of its own, the page would buy twice.
+    """
     says = SAYS[language]
-    customer, _, address = prepared()
-    context = enter(customer, language, viewport=viewport)
+    page, _ = at_the_button(enter, language, viewport=viewport)
+    context = page.context
     keys = orders_of(context)
-    page = opened(context, address)
-    shows(page, says["buy"])
-    lose_connection_while_buying(context, page, says, arrived=arrived)
+    order = held_press(page)
+    shows(page, says["buying"])
+    if arrived:
+        order.fetch()
+    context.set_offline(True)
+    order.abort()
+    context.unroute(ORDERS)
+    shows(page, says["offline"])
+    expect(page.locator(".note")).to_have_text(says["nothing lost"])
+    page.wait_for_timeout(OFFLINE)
+    shows(page, says["offline"])
     assert orders_in() == int(arrived)
     assert len(keys) > 1, "the page tries again in the meantime"
+    if not same_key:
+        context.route(ORDERS, with_another_key)
     context.set_offline(False)
     shows(page, says["yours"])
-    assert (orders_in(), len(set(keys))) == (1, 1)
+    assert (orders_in(), len(set(keys))) == (1 if same_key else 2, 1)
     page.reload()
     shows(page, says["yours"])
-    assert orders_in() == 1
+    assert orders_in() == (1 if same_key else 2)
 
 
-def test_attempts_with_keys_of_their_own_would_buy_twice(enter: Enter) -> None:
-    """The negative control: each attempt has another key."""
-    context, page, _ = at_the_button(enter)
-    lose_connection_while_buying(context, page, EN, arrived=True)
-    context.route(ORDERS, with_another_key)
-    context.set_offline(False)
-    shows(page, EN["yours"])
-    assert orders_in() == 2
+def with_another_key(route: Route) -> None:
+    route.continue_(headers={**route.request.headers, "idempotency-key": uuid4().hex})
 
 
 AN_HOUR_EARLIER = """() => new Promise((resolve) => {
@@ -266,11 +221,12 @@ AN_HOUR_EARLIER = """() => new Promise((resolve) => {
 @pytest.mark.parametrize("arrived", [True, False])
 def test_a_press_of_an_earlier_visit_is_not_sent_without_a_word(enter: Enter, *, arrived: bool) -> None:
     """A customer opens the page an hour after a press without an answer. They press again, and buy once."""
-    context, page, address = at_the_button(enter)
+    page, _ = at_the_button(enter)
+    context, address = page.context, page.url
     context.route(ORDERS, lose_answer if arrived else lambda route: route.abort())
     button(page).click()
     shows(page, EN["offline"])
-    page.goto(f"{address.rsplit('/', 3)[0]}/account/")  # a page that sends no orders
+    page.goto("/account/")  # a page that sends no orders
     page.evaluate(AN_HOUR_EARLIER)
     context.unroute(ORDERS)
     page.goto(address)
@@ -282,34 +238,11 @@ def test_a_press_of_an_earlier_visit_is_not_sent_without_a_word(enter: Enter, *,
     assert orders_in() == 1
 
 
-def lose_connection_while_buying(context: BrowserContext, page: Page, says: dict[str, str], *, arrived: bool) -> None:
-    """Press Buy, lose the connection before the answer arrives, and wait for five seconds.
-
-    Args:
-        arrived: whether the shop gets the request before.
-    """
-    request = held_press(context, page)
-    shows(page, says["buying"])
-    if arrived:
-        request.fetch()
-    context.set_offline(True)
-    request.abort()
-    context.unroute(ORDERS)
-    shows(page, says["offline"])
-    expect(page.locator(".note")).to_have_text(says["nothing lost"])
-    page.wait_for_timeout(OFFLINE)
-    shows(page, says["offline"])
-
-
-def with_another_key(route: Route) -> None:
-    route.continue_(headers={**route.request.headers, "idempotency-key": uuid4().hex})
-
-
 def test_a_busy_shop_is_asked_again_with_the_same_key_and_not_before_it_says(enter: Enter) -> None:
-    context, page, _ = at_the_button(enter)
-    keys = orders_of(context)
+    page, _ = at_the_button(enter)
+    keys = orders_of(page.context)
     answers = [(503, "busy", "1"), (409, "still-running", "1"), (429, "too-fast", "1"), (500, "internal", "")]
-    asked = refuse_orders(context, *answers)
+    asked = refuse_orders(page.context, *answers)
     button(page).click()
     expect(page.locator(".note")).to_contain_text("The shop is busy.")
     shows(page, EN["yours"])
@@ -319,8 +252,8 @@ def test_a_busy_shop_is_asked_again_with_the_same_key_and_not_before_it_says(ent
 
 def test_a_date_in_retry_after_keeps_the_usual_pauses(enter: Enter) -> None:
     """A CDN or a firewall may send a date. The page ignores it, and makes its own pauses, which grow."""
-    context, page, _ = at_the_button(enter, "Math.random = () => 0.5;")
-    asked = refuse_orders(context, *[(429, "too-fast", "Wed, 21 Oct 2026 07:28:00 GMT")] * 3)
+    page, _ = at_the_button(enter, script="Math.random = () => 0.5;")
+    asked = refuse_orders(page.context, *[(429, "too-fast", "Wed, 21 Oct 2026 07:28:00 GMT")] * 3)
     button(page).click()
     expect(page.locator(".note")).to_contain_text("The shop is busy.")
     shows(page, EN["yours"])
@@ -340,9 +273,9 @@ def test_retry_after_is_a_number_of_seconds_of_at_most_a_minute(enter: Enter) ->
 def test_a_token_that_has_ended_is_replaced(enter: Enter, statuses: list[int]) -> None:
     """The page replaces an expired token and sends the order again, also if earlier attempts have failed."""
     # Pauses are random. Without this script, five of them can take half a minute.
-    context, page, _ = at_the_button(enter, "Math.random = () => 0.1")
-    keys = orders_of(context)
-    refuse_orders(context, *((status, "x", "") for status in statuses))
+    page, _ = at_the_button(enter, script="Math.random = () => 0.1")
+    keys = orders_of(page.context)
+    refuse_orders(page.context, *((status, "x", "") for status in statuses))
     with page.expect_response(TOKEN):
         button(page).click()
     shows(page, EN["yours"])
@@ -355,7 +288,7 @@ def test_the_answer_to_an_order_is_not_kept_for_the_next_customer(enter: Enter) 
     context = enter(first)
     page = opened(context, address)
     shows(page, EN["buy"])
-    order = held_press(context, page)
+    order = held_press(page)
     cookies = context.cookies()
     context.add_cookies(login_cookies(second, page.url))
     with page.expect_response(TOKEN):
@@ -377,8 +310,9 @@ def test_the_answer_to_an_order_is_not_kept_for_the_next_customer(enter: Enter) 
 
 
 def test_who_has_logged_out_logs_in_and_the_order_goes_on(enter: Enter) -> None:
-    context, page, address = at_the_button(enter)
-    order = held_press(context, page)
+    page, _ = at_the_button(enter)
+    context, address = page.context, urlsplit(page.url).path
+    order = held_press(page)
     cookies = context.cookies()
     context.clear_cookies()
     order.fulfill(status=401, json={"type": "x"})
@@ -387,18 +321,6 @@ def test_who_has_logged_out_logs_in_and_the_order_goes_on(enter: Enter) -> None:
     assert (button(page).get_attribute("href"), orders_in()) == (f"/account/login/?next={address}", 0)
     context.add_cookies(cookies)  # type: ignore[arg-type]
     page.reload()
-    shows(page, EN["yours"])
-    assert orders_in() == 1
-
-
-def test_a_queued_order_is_followed_until_it_is_saved(enter: Enter) -> None:
-    _, page, _ = at_the_button(enter, strategy="lua-queue")
-    button(page).click()
-    shows(page, EN["queued"])
-    page.reload()
-    shows(page, EN["queued"])
-    assert orders_in() == 0
-    save_queued()
     shows(page, EN["yours"])
     assert orders_in() == 1
 
@@ -427,11 +349,7 @@ def test_the_form_and_the_button_of_the_page_share_an_unanswered_order(
         shows(page, EN["offline"])
     else:
         press_the_form(page, address)
-        context.route(
-            "**/buy/*", lambda route: lose_answer(route) if route.request.method == "POST" else route.continue_()
-        )
-        with page.expect_event("requestfailed", lambda request: request.method == "POST"):
-            page.get_by_role("button", name=EN["buy"]).click()
+        lose_the_order(page)
     assert orders_in() == 1
     if button_first:
         press_the_form(page, address)
@@ -454,37 +372,24 @@ def press_the_form(page: Page, address: str) -> None:
     page.wait_for_url("**/buy/*")
 
 
+def lose_the_order(page: Page) -> None:
+    """Send the form to the shop, and drop the response, so that nobody sees the order."""
+
+    def lose(route: Route) -> None:
+        route.fetch(max_redirects=0)
+        route.abort()
+
+    page.context.route("**/buy/*", lambda route: lose(route) if route.request.method == "POST" else route.fallback())
+    with page.expect_event("requestfailed", lambda request: request.method == "POST"):
+        page.get_by_role("button", name=EN["buy"]).click()
+    page.context.unroute("**/buy/*")
+
+
 # Without a script, or without JavaScript
 
 
-NOT_LOADED = pytest.mark.parametrize("script", ["buy.js", "intents.js", "*.js"])
-
-
-@NOT_LOADED
-def test_the_form_buys_once_if_a_script_does_not_load(enter: Enter, script: str) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    context.route(f"**/{script}", lambda route: route.abort())
-    page = context.new_page()
-    press_the_form(page, address)
-    page.get_by_role("button", name=EN["buy"]).click()
-    page.wait_for_url("**/orders/*/")
-    bought = page.url
-    page.reload()
-    page.go_back()
-    page.get_by_role("button", name=EN["buy"]).click()
-    page.wait_for_url(bought)
-    assert orders_in() == 1
-
-
-def lose_redirect(route: Route) -> None:
-    """Send the form to the shop, and drop the response, so that nobody sees the order."""
-    route.fetch(max_redirects=0)
-    route.abort()
-
-
 @pytest.mark.parametrize("kept", [True, False])
-@NOT_LOADED
+@pytest.mark.parametrize("script", ["buy.js", "intents.js", "*.js"])
 def test_the_form_buys_once_after_a_lost_answer_if_a_script_does_not_load(
     enter: Enter, script: str, *, kept: bool
 ) -> None:
@@ -494,13 +399,8 @@ def test_the_form_buys_once_after_a_lost_answer_if_a_script_does_not_load(
     context.route(f"**/{script}", lambda route: route.abort())
     page = context.new_page()
     press_the_form(page, address)
-    context.route(
-        "**/buy/*", lambda route: lose_redirect(route) if route.request.method == "POST" else route.fallback()
-    )
-    with page.expect_event("requestfailed", lambda request: request.method == "POST"):
-        page.get_by_role("button", name=EN["buy"]).click()
+    lose_the_order(page)
     assert orders_in() == 1
-    context.unroute("**/buy/*")
     if not kept:
         (session,) = (each["value"] for each in context.cookies() if each["name"] == settings.SESSION_COOKIE_NAME)
         stored = SessionStore(session)

@@ -21,22 +21,18 @@ from tests.shop.browser_support import (
     SAYS,
     TOKEN,
     Enter,
-    browser,
+    at_the_button,
     button,
-    enter,
     for_each_reader,
     opened,
     orders_of,
-    port,
     prepared,
+    requests_of,
     shows,
-    sold,
 )
 from tests.shop.conftest import buy
 from tests.shop.web_server import CHECKOUT
 from tests.waiting import wait_for
-
-__all__ = ["browser", "enter", "port"]  # the fixtures
 
 pytestmark = IN_BROWSER
 
@@ -78,22 +74,14 @@ RENDER = 200
 
 @pytest.mark.parametrize("reserved", [True, False])
 def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: bool) -> None:
-    """The sale opens by itself, and nothing moves.
-
-    Negative control: a page without reserved room for the sentence moves.
-    """
+    """Negative control: a page without reserved room for the sentence moves."""
     customer = new_customer()
-
-    def two_products() -> str:
-        offer = on_sale({f"a {customer}": 3, f"b {customer}": 3}, opens=timedelta(seconds=9))
-        preheat_sale(offer.sale)
-        return f"/sales/{Sale.objects.get(pk=offer.sale).slug}/"
-
-    address = two_products()
+    offer = on_sale({f"a {customer}": 3, f"b {customer}": 3}, opens=timedelta(seconds=9))
+    preheat_sale(offer.sale)
     context = enter(customer, bypass_csp=not reserved)
     context.add_init_script(SHIFTS)
     keys = orders_of(context)
-    page = opened(context, address)
+    page = opened(context, f"/sales/{Sale.objects.get(pk=offer.sale).slug}/")
     if not reserved:
         page.add_style_tag(content=".note { min-height: 0 !important; }")
     shows(page, EN["coming"])
@@ -112,10 +100,7 @@ def test_the_sale_opens_by_itself_and_nothing_moves(enter: Enter, *, reserved: b
 
 @pytest.mark.parametrize("dated", [True, False])
 def test_the_countdown_follows_the_clock_of_the_shop(enter: Enter, *, dated: bool) -> None:
-    """The countdown follows the shop's clock, while the browser's is an hour slow.
-
-    Negative control: undated responses.
-    """
+    """The browser's clock is an hour slow. Negative control: responses without a date."""
     customer, _, address = prepared(opens=timedelta(minutes=30))
     context = enter(customer)
     context.add_init_script(HOUR_SLOW)
@@ -133,12 +118,8 @@ def without_date(route: Route) -> None:
 
 
 def test_a_hidden_page_asks_nothing(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    polls: list[str] = []
-    context.on("request", lambda request: polls.append(request.url) if request.url.endswith("now.json") else None)
+    page, _ = at_the_button(enter)
+    polls = requests_of(page, "now.json")
     with page.expect_request("**/now.json"):
         pass  # A page that is not hidden asks.
     page.evaluate("Object.defineProperty(document, 'hidden', { value: true, configurable: true })")
@@ -154,32 +135,17 @@ def test_a_hidden_page_asks_nothing(enter: Enter) -> None:
 # The pause after the opening
 
 
-@pytest.mark.parametrize("number", [0, 0.999])
-def test_an_order_is_sent_after_the_opening_and_a_random_pause(enter: Enter, number: float) -> None:
-    """The pause is up to a second, so that not all browsers send in the same millisecond."""
+@pytest.mark.parametrize(("number", "pausing"), [(0, True), (0.999, True), (0.999, False)])
+def test_an_order_is_sent_after_the_opening_and_a_random_pause(enter: Enter, number: float, pausing: bool) -> None:
+    """The pause is up to a second, so that not all browsers send in the same millisecond.
+
+    Negative control: a script without the pause sends at the opening.
+    """
     customer, _, address = prepared(opens=timedelta(minutes=2))
-    assert 0 <= opens_after(enter(customer), address, number) - 1000 * number <= RENDER + 5
-
-
-@pytest.mark.parametrize("pausing", [True, False])
-def test_two_browsers_do_not_send_in_the_same_moment(enter: Enter, *, pausing: bool) -> None:
-    """Two browsers with different draws send at different times. Negative control: a script without the pause."""
-    _, address = sold(opens=timedelta(minutes=2))
-    sent = []
-    for number in (0.2, 0.8):
-        context = enter(new_customer())
-        if not pausing:
-            context.route("**/visit.js", without_pause)
-        sent.append(opens_after(context, address, number))
-    assert (abs(sent[1] - sent[0]) > RENDER + 5) is pausing, sent
-
-
-def test_each_browser_draws_its_own_pause(enter: Enter) -> None:
-    customer, _, address = prepared(opens=timedelta(minutes=2))
-    pages = [opened(enter(customer), address) for _ in range(3)]
-    pauses = [page.evaluate("import('/static/shop/visit.js').then(({ visit }) => visit.jitter)") for page in pages]
-    assert len(set(pauses)) == 3
-    assert all(0 <= pause < 1000 for pause in pauses)
+    context = enter(customer)
+    if not pausing:
+        context.route("**/visit.js", without_pause)
+    assert 0 <= opens_after(context, address, number) - 1000 * number * pausing <= RENDER + 5
 
 
 def opens_after(context: BrowserContext, address: str, number: float) -> float:

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 from django.utils.html import strip_tags
@@ -26,7 +25,7 @@ from shop.orders.returns import receive_chargeback, return_order
 from shop.payments.request import PaymentRequest
 from shop.runtime.csp import HEADER
 from tests.factories import OnSale, close_now, new_customer, on_sale
-from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, state
+from tests.shop.conftest import Gone, assert_conserved, buy, logged_in, make_due, on_hand, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -53,12 +52,6 @@ def order(offer: OnSale, customer: int) -> UUID:
 @pytest.fixture
 def with_provider(settings: Any) -> None:
     settings.PAYMENT_SECRET, settings.PAYMENT_PAGE = "shared", PAGE
-
-
-def logged_in(customer: int, **options: Any) -> Client:
-    client = Client(raise_request_exception=True, **options)
-    client.force_login(User.objects.get(pk=customer))
-    return client
 
 
 def shown(client: Client, order: UUID, query: str = "", **headers: str) -> str:

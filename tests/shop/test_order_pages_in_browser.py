@@ -8,8 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.conf import settings as given
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
 from redis import Redis
 
 from loadtest.local_shop import free_port
@@ -17,12 +16,11 @@ from shop.models import Payment
 from shop.orders.expiry import expire_unpaid
 from shop.orders.queued import save_queued
 from shop.runtime import csp
-from tests.browser import IN_BROWSER, launch, take_screenshot
-from tests.factories import OnSale, elsewhere, on_sale
-from tests.shop.browser_support import assert_accessible
+from tests.browser import IN_BROWSER, take_screenshot
+from tests.factories import OnSale, on_sale
+from tests.shop.browser_support import Enter, assert_accessible, opened
 from tests.shop.conftest import buy, make_due, on_hand, state
-from tests.shop.payment_support import SECRET, provider_process, session_of
-from tests.waiting import WAIT_TIMEOUT
+from tests.shop.payment_support import SECRET, provider_process
 
 WIDTHS = (390, 1280)
 OFFLINE = {"en": "No connection. The page tries again.", "zh-CN": "网络已断开，本页会自动重试。"}
@@ -31,7 +29,8 @@ WORDS = {
     "zh-CN": ("付款 19.80 EUR", "返回商店", "已付款"),
 }
 
-pytestmark = IN_BROWSER
+# The shop runs in this process, so that a test can change its settings.
+pytestmark = [*IN_BROWSER, pytest.mark.usefixtures("live_server")]
 
 Open = Callable[..., Page]
 
@@ -60,35 +59,15 @@ def with_provider(provider_page: str, settings: Any) -> None:
 
 
 @pytest.fixture
-def open_page(live_server: Any, customer: int, order: UUID) -> Iterator[Open]:
-    """Open pages as the customer. When the test ends, no page may have written to its console.
+def open_page(enter: Enter, customer: int) -> Open:
+    """Open pages as the customer. No response may have an error status."""
 
-    The order must exist before, because Playwright's event loop keeps Django from using the database.
-    """
-    session = session_of(customer)
-    complaints: list[str] = []
-    expect.set_options(timeout=WAIT_TIMEOUT * 1000)
-    with sync_playwright() as playwright:
-        browser = launch(playwright)
+    def open_one(path: str, *, width: int = 390, language: str = "en", **options: Any) -> Page:
+        size = {"width": width, "height": 900}
+        lost = ("Failed to load resource: net::ERR_INTERNET_DISCONNECTED",)
+        return opened(enter(customer, language, viewport=size, ignored=lost, **options), path)
 
-        def opened(path: str, *, width: int = 390, language: str = "en", **options: Any) -> Page:
-            context = browser.new_context(
-                viewport={"width": width, "height": 900}, locale=language, base_url=live_server.url, **options
-            )
-            cookie = {"name": given.SESSION_COOKIE_NAME, "value": session, "url": live_server.url}
-            context.add_cookies([cookie])
-            page = context.new_page()
-            page.on("console", lambda message: complaints.append(f"{page.url}: {message.text}"))
-            page.on("pageerror", lambda error: complaints.append(f"{page.url}: {error}"))
-            page.goto(path)
-            return page
-
-        opened.complaints = complaints  # type: ignore[attr-defined]
-        try:
-            yield opened
-        finally:
-            browser.close()
-    assert complaints == []
+    return open_one
 
 
 def look_well(page: Page, *, scripts: bool = True) -> None:
@@ -121,12 +100,12 @@ def test_a_buyer_pays_at_the_provider_and_comes_back_to_a_receipt(
     page.emulate_media(media="print")
     expect(page.get_by_role("navigation").first).to_be_hidden()
     expect(page.locator("table.items")).to_be_visible()
-    assert elsewhere(lambda: (state(order), Payment.objects.count())) == ("paid", 1)
+    assert (state(order), Payment.objects.count()) == ("paid", 1)
 
 
 @pytest.mark.usefixtures("with_provider")
 def test_under_the_policy_of_other_pages_the_form_would_not_lead_to_the_provider(
-    open_page: Open, order: UUID, monkeypatch: pytest.MonkeyPatch
+    enter: Enter, open_page: Open, order: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Negative control of `csp.with_forms_to`: under other pages' policy, Chromium stops the form's redirect."""
     monkeypatch.setattr(csp, "with_forms_to", lambda _origin: csp.STRICT)
@@ -134,7 +113,7 @@ def test_under_the_policy_of_other_pages_the_form_would_not_lead_to_the_provider
     with page.expect_event("console", lambda message: "form-action" in message.text):
         page.get_by_role("button", name="Pay 19.80 EUR").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Reserved: pay in time to keep it")
-    open_page.complaints.clear()  # type: ignore[attr-defined]
+    enter.complaints.clear()
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
@@ -143,10 +122,10 @@ def test_cancel_asks_once_and_returns_the_units(open_page: Open, order: UUID, *,
     sure = page.get_by_role("button", name="Yes, cancel it")
     expect(sure).to_be_hidden()
     page.get_by_text("Cancel the order").click()
-    assert elsewhere(lambda: state(order)) == "pending"
+    assert state(order) == "pending"
     sure.click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Cancelled")
-    assert elsewhere(lambda: (state(order), on_hand()[0])) == ("cancelled", 5)
+    assert (state(order), on_hand()[0]) == ("cancelled", 5)
     look_well(page, scripts=scripts)
 
 
@@ -154,15 +133,15 @@ def test_the_time_left_counts_down_and_the_page_sees_the_order_expire(
     open_page: Open, offer: OnSale, customer: int, settings: Any
 ) -> None:
     settings.ORDER_TTL = 20
-    order = elsewhere(lambda: buy(offer, customer, a=1).order.pk)
+    order = buy(offer, customer, a=1).order.pk
     page = open_page(f"/orders/{order}/")
     left = page.get_by_role("timer")
     expect(left).to_have_text(re.compile(r"^0:1\d left to pay$"))
     before = left.text_content()
     expect(left).not_to_have_text(before or "")
-    elsewhere(make_due)
+    make_due()
     expect(page.get_by_role("heading", level=1)).to_have_text("The time to pay is over")
-    elsewhere(expire_unpaid)
+    expire_unpaid()
     expect(page.get_by_role("heading", level=1)).to_have_text("Expired")
     expect(page.locator("#announced")).to_have_text("Expired")
     look_well(page)
@@ -179,11 +158,11 @@ def test_the_time_left_does_not_follow_the_clock_of_the_device(open_page: Open, 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
 def test_a_queued_order_is_followed_until_it_is_saved(open_page: Open, customer: int, *, scripts: bool) -> None:
-    order = elsewhere(lambda: buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk)
+    order = buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk
     page = open_page(f"/orders/{order}/", java_script_enabled=scripts)
     heading = page.get_by_role("heading", level=1)
     expect(heading).to_have_text("In the queue, place 1")
-    elsewhere(save_queued)
+    save_queued()
     if not scripts:
         page.get_by_role("link", name="Look again").click()
     expect(heading).to_have_text("Reserved: pay in time to keep it")
@@ -192,7 +171,7 @@ def test_a_queued_order_is_followed_until_it_is_saved(open_page: Open, customer:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("language", WORDS)
 def test_a_lost_connection_is_shown_until_it_is_back(open_page: Open, customer: int, language: str, width: int) -> None:
-    order = elsewhere(lambda: buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk)
+    order = buy(on_sale({"q": 2}, strategy="lua-queue"), customer, q=1).order.pk
     page = open_page(f"/orders/{order}/", width=width, language=language)
     shown = page.locator(".connection")
     expect(shown).to_have_text("")
@@ -202,17 +181,3 @@ def test_a_lost_connection_is_shown_until_it_is_back(open_page: Open, customer: 
     take_screenshot(page, "order offline", full_page=False)
     page.context.set_offline(False)
     expect(shown).to_have_text("")
-    complaints = open_page.complaints  # type: ignore[attr-defined]
-    assert all("ERR_INTERNET_DISCONNECTED" in complaint for complaint in complaints)
-    complaints.clear()
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_list_fits_and_leads_to_an_order_by_keyboard(open_page: Open, order: UUID, width: int) -> None:
-    page = open_page("/orders/", width=width)
-    look_well(page)
-    link = page.get_by_role("link", name="Sale by guarded-update")
-    link.focus()
-    page.keyboard.press("Enter")
-    page.wait_for_url(f"**/orders/{order}/")
-    expect(page.get_by_role("timer")).to_have_text(re.compile(r"^14:\d\d left to pay$"))

@@ -12,7 +12,7 @@ from inventory import caching
 from inventory.caching import Cache
 from inventory.outages import ANSWERING, Breaker
 from shop import limits
-from shop.api import health, throttles
+from shop.api import health
 from shop.orders import expiry
 from shop.orders.expiry import expire_unpaid
 from shop.runtime import tasks
@@ -115,11 +115,9 @@ def test_while_postgres_is_away_orders_are_not_tried_one_by_one(
 
 
 def test_without_redis_requests_log_one_line(
-    redis_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    redis_gone: Gone, buyer: Buyer, caplog: pytest.LogCaptureFixture, in_one_second: None
 ) -> None:
     """Without Redis, orders and log-ins go on with limits per process, and log one line each."""
-    monkeypatch.setattr(throttles, "seen", throttles.Seen())
-    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
     body, log_in = order_body(on_sale({"a": 9}), a=1), {"username": "nobody", "password": "wrong"}
 
     def requests() -> None:
@@ -138,11 +136,9 @@ def test_without_redis_requests_log_one_line(
 
 
 def test_without_redis_each_process_counts_requests(
-    redis_gone: Gone, buyer: Buyer, monkeypatch: pytest.MonkeyPatch, settings: Any
+    redis_gone: Gone, buyer: Buyer, in_one_second: None, settings: Any
 ) -> None:
     settings.ORDER_RATE = 3
-    monkeypatch.setattr(throttles, "seen", throttles.Seen())
-    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
     body = order_body(on_sale({"a": 9}), a=1)
     with redis_gone():
         answers = [buyer.order(body, key=f"key-{number}").status_code for number in range(5)]

@@ -11,44 +11,35 @@ from shop.overview.requests import Counts, Watch, between, quantile
 
 def test_only_what_came_between_two_moments_counts() -> None:
     before = Counts(
-        0.0, {"placed": 5, "sold-out": 7, "busy": 1}, {"409": 7, "503": 1}, {0.1: 10, 0.5: 10, math.inf: 13}
+        0.0,
+        {"placed": 5, "sold-out": 7, "busy": 1},
+        {"409": 7, "503": 1},
+        {0.1: 10, 0.5: 10, math.inf: 13},
+        {("7", "sold-out"): 5},
     )
     now = Counts(
         10.0,
         {"placed": 9, "sold-out": 27, "busy": 1, "over-limit": 30},
         {"201": 4, "409": 50, "503": 4},
         {0.1: 20, 0.5: 20, math.inf: 23},
+        {("7", "sold-out"): 25.0, ("7", "over-limit"): 30.0, ("8", "sold-out"): 10.0, ("other", "busy"): 9.0},
     )
     found = between(before, now)
     assert list(found.refused.items()) == [("over-limit", 3.0), ("sold-out", 2.0)]
-    assert found.failed == 0.06, "3 of 50"
-    assert (found.p50_ms, found.p99_ms) == (50, 99)
-
-
-def test_refusals_are_split_by_sale() -> None:
-    before = Counts(0.0, {}, {}, {}, {("7", "sold-out"): 5})
-    refusals = {("7", "sold-out"): 25.0, ("7", "over-limit"): 30.0, ("8", "sold-out"): 10.0, ("other", "busy"): 9.0}
-    found = between(before, Counts(10.0, {}, {}, {}, refusals))
     assert {sale: list(refused.items()) for sale, refused in found.by_sale.items()} == {
         7: [("over-limit", 3.0), ("sold-out", 2.0)],
         8: [("sold-out", 1.0)],
     }
+    assert found.failed == 0.06, "3 of 50"
+    assert (found.p50_ms, found.p99_ms) == (50, 99)
 
 
 def test_after_a_break_only_the_last_seconds_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = iter(
-        [
-            Counts(0.0, {"sold-out": 0}, {}, {}),
-            Counts(7200.0, {"sold-out": 1000}, {}, {}),
-            Counts(7201.0, {"sold-out": 1500}, {}, {}),
-        ]
-    )
+    read = [(0.0, 0), (7200.0, 1000), (7201.0, 1500)]
+    counts = iter([Counts(at, {"sold-out": refused}, {}, {}) for at, refused in read])
     monkeypatch.setattr("shop.overview.requests.read", lambda: next(counts))
     watch = Watch()
-    for _ in range(2):
-        watch()
-    found = watch()
-    assert found is not None
+    *_, found = (watch() for _ in read)
     assert found.refused == {"sold-out": 500.0}
 
 

@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.test import Client
@@ -27,7 +26,7 @@ from shop.payments.provider import ProviderReport, ReportKind
 from shop.preflight import settings_checks
 from shop.runtime.csp import HEADER
 from tests.factories import on_sale
-from tests.shop.conftest import assert_conserved, assert_problem, buy, state
+from tests.shop.conftest import assert_conserved, assert_problem, buy, logged_in, state
 from tests.shop.web_server import CHECKOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -91,8 +90,7 @@ def paid(order: UUID, **changed: Any) -> dict[str, Any]:
 
 
 def test_a_buyer_pays_there_and_a_dispute_takes_the_money_back(customer: int, order: UUID) -> None:
-    client = Client()
-    client.force_login(User.objects.get(pk=customer))
+    client = logged_in(customer)
     page = client.get(f"/orders/{order}/")
     assert f"/orders/{order}/pay/" in page.content.decode()
     assert "form-action 'self' https://tiny.example;" in page.headers[HEADER] + ";"

@@ -6,24 +6,18 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
-from django.test import Client
 from redis import Redis
 
 from shop.accounts import tokens
 from shop.models import SignOut
 from tests.factories import new_customer
+from tests.shop.conftest import logged_in
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
 
 USERS = "/admin/auth/user/"
 GROUPS = "/admin/auth/group/"
 NEW = {"password1": "a new one 2026", "password2": "a new one 2026", "usable_password": "true"}
-
-
-def logged_in(user: User) -> Client:
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 @pytest.fixture
@@ -56,15 +50,15 @@ def test_a_clerk_gives_nobody_more_powers(clerk: User, root: User, whose: str) -
     group = Group.objects.create(name="all")
     form = form_of(user, is_staff="on", is_superuser="on", groups=[group.pk], user_permissions=["1", "2"])
     before = powers(user)
-    logged_in(clerk).post(f"{USERS}{user.pk}/change/", form)
+    logged_in(clerk.pk).post(f"{USERS}{user.pk}/change/", form)
     assert powers(user) == before
-    assert logged_in(root).post(f"{USERS}{user.pk}/change/", form).status_code == 302
+    assert logged_in(root.pk).post(f"{USERS}{user.pk}/change/", form).status_code == 302
     assert powers(user) == (True, True, 1, 2)
 
 
 def test_a_clerk_changes_the_account_of_a_customer(clerk: User) -> None:
     user = User.objects.get(pk=new_customer("ada"))
-    client = logged_in(clerk)
+    client = logged_in(clerk.pk)
     assert client.get(f"{USERS}{user.pk}/change/").status_code == 200
     assert client.post(f"{USERS}{user.pk}/change/", form_of(user, first_name="Ada")).status_code == 302
     assert client.post(f"{USERS}{user.pk}/password/", NEW).status_code == 302
@@ -76,7 +70,7 @@ def test_a_clerk_changes_the_account_of_a_customer(clerk: User) -> None:
 def test_a_clerk_takes_over_no_account_of_staff(clerk: User, root: User, whose: str) -> None:
     other = User.objects.create_user("other", is_staff=True)
     user = {"superuser": root, "staff": other, "own": clerk}[whose]
-    client, before = logged_in(clerk), User.objects.values().get(pk=user.pk)
+    client, before = logged_in(clerk.pk), User.objects.values().get(pk=user.pk)
     assert client.post(f"{USERS}{user.pk}/password/", NEW).status_code == 403
     assert client.post(f"{USERS}{user.pk}/change/", form_of(user, username="mine")).status_code == 403
     assert client.post(f"{USERS}{user.pk}/delete/", {"post": "yes"}).status_code == 403
@@ -89,7 +83,7 @@ def test_a_clerk_takes_over_no_account_of_staff(clerk: User, root: User, whose: 
 def test_a_clerk_changes_no_group(clerk: User) -> None:
     group = Group.objects.create(name="all")
     clerk.groups.add(group)
-    client = logged_in(clerk)
+    client = logged_in(clerk.pk)
     assert client.get(GROUPS).status_code == 200
     permissions = [str(pk) for pk in Permission.objects.values_list("pk", flat=True)]
     for path in (f"{group.pk}/change/", "add/", f"{group.pk}/delete/"):
@@ -100,7 +94,7 @@ def test_a_clerk_changes_no_group(clerk: User) -> None:
 
 def test_a_new_account_has_no_powers(clerk: User) -> None:
     form = {"username": "new", **NEW, "is_staff": "on", "is_superuser": "on", "groups": [], "user_permissions": ["1"]}
-    assert logged_in(clerk).post(f"{USERS}add/", form).status_code == 302
+    assert logged_in(clerk.pk).post(f"{USERS}add/", form).status_code == 302
     assert powers(User.objects.get(username="new")) == (False, False, 0, 0)
 
 
@@ -108,7 +102,7 @@ def test_a_user_is_signed_out_everywhere(clerk: User) -> None:
     users = [User.objects.get(pk=new_customer()) for _ in range(2)]
     issued = [tokens.issue(user)["refresh"] for user in users]
     form = {"action": "sign_out", "_selected_action": users[0].pk, "index": "0"}
-    page = logged_in(clerk).post(USERS, form, follow=True).content.decode()
+    page = logged_in(clerk.pk).post(USERS, form, follow=True).content.decode()
     assert f"{users[0]} is signed out everywhere." in page
     with pytest.raises(tokens.TokenError, match="Log in again"):
         tokens.refresh(issued[0])

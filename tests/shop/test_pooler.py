@@ -26,7 +26,7 @@ from inventory.caching import Cache
 from inventory.errors import TryAgain, UnknownStrategy
 from inventory.outages import is_away
 from inventory.strategies import group_commit, registry
-from inventory.strategies.locks import conninfo, lock_strategy
+from inventory.strategies.locks import conninfo
 from loadtest.tokens import access_token
 from locking.postgres import AdvisoryLock
 from servers import postgres
@@ -42,7 +42,6 @@ from tests.factories import (
     at_once,
     begin,
     close_connections,
-    close_now,
     count_by_kind,
     interleaved,
     new_customer,
@@ -50,8 +49,6 @@ from tests.factories import (
     on_sale,
     preheated,
 )
-from tests.inventory.test_locks_on_servers import forget_clients
-from tests.lock_servers import SERVERS, needs_zookeeper
 from tests.locking.proxy import Proxy
 from tests.pgbouncer import PgBouncer, needs_pgbouncer, running_pgbouncer
 from tests.shop.conftest import assert_conserved, buy, order_body
@@ -154,17 +151,6 @@ def buy_in_the_end(offer: Any) -> Any:
             continue
 
 
-def sell_out(strategy: str) -> None:
-    """Sell five units to eight customers."""
-    offer = on_sale({"a": 5, "b": 20}, strategy=strategy)
-    results = at_once(*[partial(buy_in_the_end, offer)] * 8)
-    save_queued()
-    assert {type(result).__name__ for result in results} == {"Placed", "SoldOut"}
-    assert Order.objects.filter(sale=offer.sale, state="pending").count() == 5
-    assert_conserved()
-    close_now(offer)
-
-
 @pytest.mark.parametrize(
     ("mode", "name"),
     [
@@ -174,26 +160,13 @@ def sell_out(strategy: str) -> None:
     indirect=["mode"],
 )
 def test_every_strategy_sells_the_last_unit_once(pooled: PgBouncer, name: str) -> None:
-    sell_out(name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_zookeeper if name == "zookeeper-lock" else ()) for name in SERVERS]
-)
-def test_a_lock_on_another_server_sells_the_last_unit_once(
-    through: Through, settings: Any, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    setting, server = SERVERS[name]
-    with server() as address:
-        setattr(settings, setting, address.split(",") if "," in address else address)
-        monkeypatch.setitem(registry._loaded, name, lock_strategy(name))
-        try:
-            for mode in MODES:
-                with running_pgbouncer(mode) as pooler, through(pooler):
-                    sell_out(name)
-        finally:
-            forget_clients()
+    """Eight customers buy the last five units."""
+    offer = on_sale({"a": 5, "b": 20}, strategy=name)
+    results = at_once(*[partial(buy_in_the_end, offer)] * 8)
+    save_queued()
+    assert {type(result).__name__ for result in results} == {"Placed", "SoldOut"}
+    assert Order.objects.filter(state="pending").count() == 5
+    assert_conserved()
 
 
 @pytest.mark.parametrize("name", ["advisory-lock", "optimistic", "row-lock"])

@@ -288,9 +288,7 @@ def test_a_customer_who_cancelled_without_redis_may_buy_again(monkeypatch: pytes
     assert buy(offer, customer, "second", a=2).queued
 
 
-def test_unreadable_notes_are_logged_and_kept(
-    offer: OnSale, counters: Counters, redis: Redis, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_notes_are_logged_and_kept(offer: OnSale, redis: Redis, caplog: pytest.LogCaptureFixture) -> None:
     for request, note in [("nobody", "{}"), (str(uuid4()), "x"), (str(uuid4()), "{}"), (str(uuid4()), '{"items": 1}')]:
         redis.hset(RESERVATIONS, request, note)
     redis.incrby("{stock}:counter:a", 1)
@@ -377,21 +375,6 @@ def test_while_a_server_is_away_the_skus_are_not_tried_one_by_one(
     said = [record for record in caplog.records if "Not reconciled" in record.message]
     assert len(said) == 1, "one line for all parts, and no traceback"
     assert said[0].exc_info is None
-
-
-def test_a_sale_that_is_preheated_meanwhile_keeps_its_split_stock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sale that is preheated while reconciling runs keeps its split stock."""
-    on_sale({"a": 6}, strategy="unit-rows")
-    Sale.objects.update(preheated_at=None, opens_at=timezone.now() + HOUR, closes_at=timezone.now() + 2 * HOUR)
-    skus = Counters.skus
-
-    def preheated_meanwhile(counters: Counters) -> list[str]:
-        Sale.objects.update(preheated_at=timezone.now())
-        return skus(counters)
-
-    monkeypatch.setattr(Counters, "skus", preheated_meanwhile)
-    assert reconcile() == []
-    assert StockUnit.objects.filter(item="a").count() == 6
 
 
 def test_a_busy_queue_is_left_alone(redis: Redis) -> None:

@@ -42,7 +42,6 @@ def counted() -> Iterator[tuple[CaptureQueriesContext, list[Any]]]:
 def test_a_batch_takes_any_number_of_skus_in_one_statement() -> None:
     sale = on_sale(dict.fromkeys("abcdef", 5))
     offer = offers.get(sale.sale)
-    assert offer is not None
     requests = [
         make_request(offer, customer=new_customer(), quantities={product: 1}, key="one")
         for product in sale.products.values()

@@ -29,7 +29,7 @@ from shop.orders.queued import save_queued
 from shop.pages import buying, now
 from shop.sales import load_tests, offers
 from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in
-from tests.shop.conftest import Buyer, Gone, assert_problem, buy, order_body, raising
+from tests.shop.conftest import Buyer, Gone, assert_problem, buy, logged_in, order_body, raising
 from tests.shop.test_prices import body_with_price
 from tests.waiting import wait_for
 
@@ -48,12 +48,6 @@ def nothing_cached(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def page_of(offer: OnSale, end: str = "") -> str:
     return f"/sales/{Sale.objects.get(pk=offer.sale).slug}/{end}"
-
-
-def visitor_of(customer: int | None = None) -> Client:
-    client = Client()
-    client.force_login(User.objects.get(pk=customer or new_customer()))
-    return client
 
 
 # The list, and the page of a sale
@@ -129,7 +123,7 @@ def test_the_page_shows_without_its_script_what_is_sold_out(client: Client) -> N
 def test_the_page_has_the_same_bytes_for_every_visitor_of_a_language(language: str) -> None:
     """Every visitor gets the same page, so that proxies can cache it. Negative control: pages with a form differ."""
     offer = on_sale({"a": 3}, limit=2, price="59.90")
-    visitors = [Client(), visitor_of(), visitor_of()]
+    visitors = [Client(), logged_in(new_customer()), logged_in(new_customer())]
 
     pages = [each.get(page_of(offer), headers={"Accept-Language": language}) for each in visitors]
 
@@ -182,7 +176,7 @@ def test_a_sale_that_is_over_cannot_be_bought(client: Client) -> None:
 
 def test_an_unknown_sale_is_not_found(client: Client) -> None:
     for path in ("/sales/none/", "/sales/none/buy/"):
-        answer = visitor_of().get(path)
+        answer = logged_in(new_customer()).get(path)
         assert (answer.status_code, "There is no sale at this address." in answer.text) == (404, True)
     assert_problem(client.get("/sales/none/now.json"), 404, "not-found")
 
@@ -198,7 +192,7 @@ def test_the_live_figures_are_the_same_for_all_visitors() -> None:
     offer = on_sale({"a": 3, "b": 0}, limit=2, price="59.90")
     sale = Sale.objects.get(pk=offer.sale)
 
-    answers = [now_of(offer, each, Accept_Language="zh-hans") for each in (Client(), visitor_of())]
+    answers = [now_of(offer, each, Accept_Language="zh-hans") for each in (Client(), logged_in(new_customer()))]
 
     assert answers[0].content == answers[1].content
     assert answers[0].headers["Cache-Control"] == "public, s-maxage=1"
@@ -306,9 +300,7 @@ def test_polls_that_find_nothing_cached_share_one_reading(monkeypatch: pytest.Mo
     assert readings == [slug]
 
 
-def test_without_postgres_the_last_figures_are_shown_and_then_a_problem(
-    postgres_gone: Gone, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_postgres_the_last_figures_are_shown_and_then_a_problem(postgres_gone: Gone) -> None:
     path, client = page_of(on_sale({"a": 3}), "now.json"), Client(raise_request_exception=False)
     client.get(path)
     with postgres_gone():
@@ -322,7 +314,7 @@ def test_without_postgres_the_last_figures_are_shown_and_then_a_problem(
 
 def test_the_script_gets_a_token_of_the_customer_who_has_logged_in(customer: int) -> None:
     offer = on_sale({"a": 3})
-    answer = visitor_of(customer).get("/account/token/")
+    answer = logged_in(customer).get("/account/token/")
     assert answer.headers["Cache-Control"] == "no-store"
     assert set(answer.json()) == {"access", "expires_in", "customer", "guest"}
     assert answer.json()["customer"] == customer
@@ -332,7 +324,7 @@ def test_the_script_gets_a_token_of_the_customer_who_has_logged_in(customer: int
 
 
 def test_without_a_session_there_is_no_token(customer: int) -> None:
-    client = visitor_of(customer)
+    client = logged_in(customer)
     User.objects.filter(pk=customer).update(is_active=False)
     for each in (Client(), client):
         answer = each.get("/account/token/")
@@ -366,7 +358,7 @@ def test_buying_needs_a_login_and_comes_back() -> None:
 
 
 def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
-    offer, client = on_sale({"a": 5}, limit=3, price="59.90"), visitor_of(customer)
+    offer, client = on_sale({"a": 5}, limit=3, price="59.90"), logged_in(customer)
     address = client.get(page_of(offer, "buy/"), {"product": offer.products["a"], "quantity": 2}).url
     fields, reloaded = (fields_of(client.get(address)) for _ in range(2))
     assert fields["key"] == reloaded["key"]
@@ -386,7 +378,7 @@ def test_a_form_that_is_opened_anew_buys_again_only_after_the_order_was_seen(
     customer: int, monkeypatch: pytest.MonkeyPatch, *, kept: bool, orders: int
 ) -> None:
     """A buyer got no response and opens the form again: they buy once. Negative control: each view has a new key."""
-    offer, client, other = on_sale({"a": 5}), visitor_of(customer), on_sale({"b": 5})
+    offer, client, other = on_sale({"a": 5}), logged_in(customer), on_sale({"b": 5})
     if not kept:
         monkeypatch.setattr(buying, "kept_key", lambda sale: str(uuid4()))
     for _ in range(2):
@@ -406,8 +398,7 @@ def test_a_form_that_is_opened_anew_buys_again_only_after_the_order_was_seen(
 
 def test_a_form_without_its_token_is_refused(customer: int) -> None:
     offer = on_sale({"a": 5})
-    client = Client(enforce_csrf_checks=True)
-    client.force_login(User.objects.get(pk=customer))
+    client = logged_in(customer, enforce_csrf_checks=True)
     fields = form_of(client, offer)
     assert (press(client, offer, fields, csrfmiddlewaretoken="").status_code, orders_in()) == (403, 0)
     assert press(client, offer, fields).status_code == 302
@@ -415,7 +406,7 @@ def test_a_form_without_its_token_is_refused(customer: int) -> None:
 
 def test_the_form_asks_again_at_another_price_under_the_same_key(customer: int) -> None:
     """The form asks again under the same key. Negative control: an order without a price is sold at any price."""
-    offer, client = on_sale({"a": 5}, price="10.00"), visitor_of(customer)
+    offer, client = on_sale({"a": 5}, price="10.00"), logged_in(customer)
     fields = form_of(client, offer)
     SaleItem.objects.update(price=Decimal("99.00"))
     offers.cache.clear()
@@ -444,7 +435,7 @@ def test_a_refusal_says_what_the_customer_may_still_buy(
     customer: int, language: str, some: str, all_of_them: str, few: str, none: str
 ) -> None:
     """The refusal is in the language of the customer. The form keeps its key, and proposes a quantity."""
-    client, limited, one = visitor_of(customer), on_sale({"a": 9}, limit=3), on_sale({"b": 1})
+    client, limited, one = logged_in(customer), on_sale({"a": 9}, limit=3), on_sale({"b": 1})
     client.defaults["HTTP_ACCEPT_LANGUAGE"] = language
     buy(limited, customer, a=2)
     assert 'max="3"' in client.get(page_of(limited, "buy/"), follow=True).text
@@ -461,7 +452,7 @@ def test_a_refusal_says_what_the_customer_may_still_buy(
 
 @pytest.mark.parametrize("stock_shown", ["hidden", "few"])
 def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(customer: int, stock_shown: str) -> None:
-    offer, client = on_sale({"a": 37}), visitor_of(customer)
+    offer, client = on_sale({"a": 37}), logged_in(customer)
     Sale.objects.filter(pk=offer.sale).update(stock_shown=stock_shown)
     fields, fewer = form_of(client, offer), "Fewer than 100 are left. Nothing was bought."
 
@@ -480,7 +471,7 @@ def test_the_form_does_not_say_how_many_are_left_if_the_sale_hides_it(customer: 
 
 
 def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
-    client, coming = visitor_of(customer), on_sale({"a": 1}, opens=HOUR, closes=2 * HOUR)
+    client, coming = logged_in(customer), on_sale({"a": 1}, opens=HOUR, closes=2 * HOUR)
     opens = Sale.objects.get(pk=coming.sale).opens_at
     answer = client.get(page_of(coming, "buy/"))
     assert (answer.status_code, f"opens at {opens.day} {opens:%b %Y, %H:%M} UTC" in answer.text) == (409, True)
@@ -500,7 +491,7 @@ def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
 def test_when_the_shop_is_busy_the_same_form_is_sent_again(
     customer: int, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int
 ) -> None:
-    offer, client = on_sale({"a": 5}), visitor_of(customer)
+    offer, client = on_sale({"a": 5}), logged_in(customer)
     fields = form_of(client, offer)
     with monkeypatch.context() as patch:
         patch.setattr(buying, "place_order", raising(error))
@@ -512,7 +503,7 @@ def test_when_the_shop_is_busy_the_same_form_is_sent_again(
 
 def test_the_rate_of_orders_is_that_of_the_api(customer: int, settings: Any) -> None:
     settings.ORDER_RATE = 0
-    offer, client = on_sale({"a": 5}), visitor_of(customer)
+    offer, client = on_sale({"a": 5}), logged_in(customer)
     fields = form_of(client, offer)
     answer = press(client, offer, fields)
     assert (answer.status_code, answer.headers["Retry-After"], orders_in()) == (429, "2", 0)
@@ -521,7 +512,7 @@ def test_the_rate_of_orders_is_that_of_the_api(customer: int, settings: Any) -> 
 
 
 def test_a_form_that_is_not_the_pages_own_is_refused(customer: int) -> None:
-    offer, client = on_sale({"a": 5}), visitor_of(customer)
+    offer, client = on_sale({"a": 5}), logged_in(customer)
     fields = form_of(client, offer)
     numbers = [{"quantity": "0"}, {"quantity": "1001"}, {"price": "1e9"}, {"product": ""}, {"product": str(2**64)}]
     for changes in (*numbers, {"key": "x"}):
@@ -533,7 +524,7 @@ def test_a_form_that_is_not_the_pages_own_is_refused(customer: int) -> None:
 
 
 def test_a_queued_order_leads_to_its_page(customer: int) -> None:
-    offer, client = on_sale({"a": 5}, strategy="lua-queue"), visitor_of(customer)
+    offer, client = on_sale({"a": 5}, strategy="lua-queue"), logged_in(customer)
     answer = press(client, offer)
     assert (answer.status_code, orders_in()) == (302, 0)
     save_queued()
@@ -541,7 +532,7 @@ def test_a_queued_order_leads_to_its_page(customer: int) -> None:
 
 
 def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
-    offer, client = on_sale({"a": 5, "b": 5}), visitor_of(customer)
+    offer, client = on_sale({"a": 5, "b": 5}), logged_in(customer)
     assert client.get(page_of(offer, "buy/"), follow=True).text.count("<form") == 2
     chosen = client.get(page_of(offer, "buy/"), {"product": offer.products["b"]}, follow=True)
     assert (chosen.text.count("<form"), f'value="{offer.products["b"]}"' in chosen.text) == (1, True)
@@ -553,15 +544,14 @@ def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> Non
     offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
     assert buyer.order(body_with_price(offer, "9.90"), key=key).status_code == 201
     fields = {"product": offer.products["a"], "quantity": 1, "price": "9.90", "key": key}
-    assert (press(visitor_of(buyer.customer), offer, fields).status_code, orders_in()) == (302, 1)
+    assert (press(logged_in(buyer.customer), offer, fields).status_code, orders_in()) == (302, 1)
 
 
 def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
     """The form's address keeps the key. A buyer whose click got no response does not buy twice."""
-    offer, client = on_sale({"a": 3}), visitor_of(customer)
+    offer, client = on_sale({"a": 3}), logged_in(customer)
     shown = client.get(page_of(offer, "buy/"), follow=True)
     action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', shown.text)
-    assert action is not None
     address = f"{shown.redirect_chain[-1][0].partition('?')[0]}{action[1].replace('&amp;', '&')}"
     assert client.post(address, fields_of(shown)).status_code == 302
     again = client.get(address)
@@ -580,7 +570,7 @@ def test_a_nul_in_a_cookie_is_refused() -> None:
 def test_without_postgres_a_page_of_a_customer_says_to_come_back(customer: int, path: str, postgres_gone: Gone) -> None:
     """Without Postgres, each page of a customer tells them to come back later. Reading the session needs Postgres."""
     slug = Sale.objects.get(pk=on_sale({"a": 3}).sale).slug
-    client = visitor_of(customer)
+    client = logged_in(customer)
     client.raise_request_exception = False
     with postgres_gone():
         answer = client.get(path.format(slug))

@@ -150,6 +150,7 @@ UNKNOWN_OPTION = "options that Celery's broker does not know"
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"LOG_FORMAT": "yaml"}, "^LOG_FORMAT must be one of text, json, not 'yaml'"),
         ({"LOG_LEVEL": "LOUD"}, "^LOG_LEVEL .* DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'LOUD'"),
         ({"PAYMENT_PAGE": "https://pay.example/pay/", "PAYMENT_SECRET": ""}, "^PAYMENT_PAGE needs PAYMENT_SECRET"),
         ({"DATABASE_URL": DATABASE, **POOLED, "LAB_ENABLED": "1"}, "^LAB_ENABLED needs .* without DATABASE_POOLER"),

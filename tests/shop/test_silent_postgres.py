@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,13 +42,18 @@ def url(proxy: Proxy) -> str:
 
 @pytest.mark.slow
 def test_requests_end_while_postgres_is_silent_and_succeed_after_it(proxy: Proxy) -> None:
-    """Requests end while Postgres is silent, and succeed afterwards, although there are three per thread."""
+    """Requests end while Postgres is silent, and succeed afterwards, although there are three per thread.
+
+    The process is alive while all its threads wait.
+    """
     request = b"GET /api/sales/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with web_server(DATABASE_URL=url(proxy)) as (port, _), ExitStack() as clients:
         assert ask(port, "GET", "/api/sales/")[0] == 200, "now the pool has its connections"
         proxy.hang()
         amount = 3 * settings.WEB_THREADS
         waiting = [clients.enter_context(connect(port, request)) for _ in range(amount)]
+        assert ask(port, "GET", "/health/live/") == (200, "text/plain", "")
+        assert select.select(waiting, [], [], 0)[0] == [], "no thread was free"
         assert {received(client)[:12] for client in waiting} == {b"HTTP/1.1 503"}
         proxy.restore()
         wait_for(lambda: ask(port, "GET", "/api/sales/")[0] == 200, "the shop to answer again")

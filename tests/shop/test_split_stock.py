@@ -300,21 +300,6 @@ def test_a_reopened_sale_is_loaded_and_unloaded_again(name: str, advanced: bool)
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_a_late_payment_finds_split_units(name: str) -> None:
-    offer = on_sale({"a": 10}, strategy=name)
-    order = Order.objects.get(pk=buy(offer, 3).order.pk)
-    cancel_order(order.pk, customer=order.customer_id)
-    preheat_sale(offer.sale)
-    assert split()[0] == 10
-
-    payments.receive_payment("late", order=order.pk, amount=order.total)
-
-    assert (Payment.objects.get().outcome, Order.objects.get().state) == ("paid", "paid")
-    assert_all_can_be_bought(offer, 7)
-    assert split()[1] == name
-
-
-@pytest.mark.parametrize("name", SPLIT)
 def test_a_correction_finds_split_units(name: str) -> None:
     offer = on_sale({"a": 10}, strategy=name)
     stock.move("a", StockMovement.Kind.CORRECTED, -4, why="broken")

@@ -15,15 +15,11 @@ from shop.models import Order, OrderItem, Refund, Sale, SaleItem
 from shop.orders.returns import return_order
 from tests.factories import OnSale, at_once, new_customer, on_sale
 from tests.shop.conftest import assert_conserved, on_hand
+from tests.shop.payment_support import hidden
 from tests.shop.test_admin import ORDERS, SALES, WHY, get, in_hours, post, run_action, text, the_form
 from tests.shop.test_returns import paid
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
-
-
-def hidden(page: str, prefix: str) -> dict[str, str]:
-    """Return the hidden fields whose names begin with the prefix."""
-    return dict(re.findall(rf'<input type="hidden" name="({prefix}[^"]*)" value="([^"]*)"', page))
 
 
 def opened_form(client: Client, offer: OnSale, **more: Any) -> dict[str, Any]:

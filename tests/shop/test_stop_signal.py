@@ -40,7 +40,6 @@ def status_after(number: int, program: str, timeout: float) -> int:
     """Give a signal to the second thread of a program whose main thread waits. Return the program's exit status."""
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         try:
             second = int(process.stdout.readline())
             wait_for(lambda: psutil.Process(process.pid).status() == psutil.STATUS_SLEEPING, "the main thread to wait")

@@ -31,24 +31,15 @@ from shop.payments.simulator.payments import Button, Payments
 from shop.runtime import door
 from shop.sales import lifecycle, offers
 from shop.waiting import room
-from tests.browser import IN_BROWSER, take_screenshot
+from tests.browser import IN_BROWSER
 from tests.factories import new_customer, on_sale
-from tests.shop.browser_support import (
-    DESKTOP,
-    PHONE,
-    Enter,
-    assert_accessible,
-    browser,
-    enter,
-    for_each_reader,
-)
+from tests.shop.browser_support import DESKTOP, PHONE, Enter, assert_accessible, for_each_reader, opened
 from tests.shop.conftest import buy, make_due, raising
 from tests.shop.payment_support import SECRET
 from tests.shop.waiting_support import enter_all, set_rate, with_room
 
-__all__ = ["browser", "enter"]  # the fixtures
-
-pytestmark = IN_BROWSER
+# The shop runs in this process, so that a test can let a page fail.
+pytestmark = [*IN_BROWSER, pytest.mark.usefixtures("live_server")]
 
 HOUR = timedelta(hours=1)
 REFUSALS = Path(door.__file__).with_name("refusals")
@@ -63,17 +54,11 @@ WORDS = """
 """Removes code and the names of languages, and returns the text of the page."""
 
 
-@pytest.fixture
-def port(live_server: Any) -> Iterator[int]:
-    """The shop in this process, so that a test can let a page fail."""
-    return live_server.thread.port
-
-
 class Walk:
     """A visitor who opens one page after another."""
 
-    def __init__(self, page: Page, language: str) -> None:
-        self.page, self.language = page, language
+    def __init__(self, enter: Enter, language: str, viewport: dict[str, int], customer: int | None = None) -> None:
+        self.page, self.language = enter(customer, language, viewport=viewport).new_page(), language
 
     def go(self, path: str, name: str, status: int = 200) -> None:
         response = self.page.goto(path)
@@ -84,27 +69,16 @@ class Walk:
     def look(self, name: str) -> None:
         """Check the page that is open, and take a screenshot."""
         page = self.page
-        assert_accessible(page)
+        assert_accessible(page, name)
         assert page.locator("h1").count() == 1, page.url
         assert page.locator("html").get_attribute("lang") == self.language
-        take_screenshot(page, name)
         words = page.evaluate(WORDS)
         foreign = ENGLISH if self.language == "zh-hans" else CHINESE
         assert foreign.findall(words) == [], page.url
 
 
-@pytest.fixture
-def walk(enter: Enter) -> Any:
-    """Begin a walk."""
-
-    def begun(language: str, viewport: dict[str, int], customer: int | None = None) -> Walk:
-        return Walk(enter(customer, language, viewport=viewport).new_page(), language)
-
-    return begun
-
-
-def all_sales() -> dict[str, str]:
-    """Create a sale in each state. Return their slugs by state."""
+def all_sales() -> None:
+    """Create a sale in each state, with the state in its slug."""
     made = {
         "open": on_sale({"keyboard": 40, "headphones": 3}, closes=HOUR, limit=2),
         "coming": on_sale({"lamp": 30}, opens=HOUR, closes=2 * HOUR),
@@ -120,15 +94,14 @@ def all_sales() -> dict[str, str]:
         Product.objects.filter(pk=product.pk).update(picture=f"/static/shop/products/{product.sku}.svg")
     for state, offer in made.items():
         Sale.objects.filter(pk=offer.sale).update(name=f"Sale {len(state)}", slug=f"sale-{state}")
-    return {state: f"sale-{state}" for state in made}
 
 
 @for_each_reader
-def test_the_pages_of_sales(walk: Any, language: str, viewport: dict[str, int]) -> None:
+def test_the_pages_of_sales(enter: Enter, language: str, viewport: dict[str, int]) -> None:
     customer = new_customer()
     all_sales()
     order = buy_one(customer)
-    visitor, buyer = walk(language, viewport), walk(language, viewport, customer)
+    visitor, buyer = Walk(enter, language, viewport), Walk(enter, language, viewport, customer)
     visitor.go("/", "home")
     visitor.go("/sales/", "sales")
     for state in ("open", "coming", "paused", "sold-out", "over", "room"):
@@ -168,14 +141,14 @@ ENDED: dict[str, Callable[[UUID, int], Any]] = {
 
 
 @for_each_reader
-def test_the_pages_of_orders_in_all_states(walk: Any, language: str, viewport: dict[str, int]) -> None:
+def test_the_pages_of_orders_in_all_states(enter: Enter, language: str, viewport: dict[str, int]) -> None:
     customer = new_customer()
     offer = on_sale({"lp": 30})
     Sale.objects.filter(pk=offer.sale).update(name="Sale", slug="sale-lp")
     orders = {name: buy(offer, customer, lp=2).order.pk for name in ENDED}
     for name, change in ENDED.items():
         change(orders[name], customer)
-    buyer = walk(language, viewport, customer)
+    buyer = Walk(enter, language, viewport, customer)
     for name, order in orders.items():
         buyer.go(f"/orders/{order}/", f"order {name}")
         assert buyer.page.locator("header .actions, header .lead, header .hint").count(), name
@@ -184,14 +157,14 @@ def test_the_pages_of_orders_in_all_states(walk: Any, language: str, viewport: d
 
 @for_each_reader
 def test_the_pages_of_a_waiting_room_in_all_states(
-    walk: Any, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    enter: Enter, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     customer, sales = new_customer(), {}
     for state, coming in {"draw": True, "lost": True, "ended": False}.items():
         sales[state] = with_room(coming=coming)
         Sale.objects.filter(pk=sales[state].sale).update(name="Sale", slug=f"sale-{state}")
         offers.forget(sales[state].sale)
-    buyer = walk(language, viewport, customer)
+    buyer = Walk(enter, language, viewport, customer)
     with monkeypatch.context() as patch:
         patch.setattr(room, "TURN", 0 * room.TURN)
         for state in ("draw", "ended"):
@@ -209,9 +182,9 @@ def buy_one(customer: int) -> Any:
 
 @for_each_reader
 def test_the_pages_of_errors(
-    walk: Any, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    enter: Enter, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    visitor = walk(language, viewport)
+    visitor = Walk(enter, language, viewport)
     visitor.go("/nothing/", "404", 404)
     visitor.go("/sales/nothing/", "404 sale", 404)
     visitor.go("/sales", "404 slash", 404)
@@ -227,22 +200,21 @@ def test_the_pages_of_errors(
 
 
 @for_each_reader
-def test_the_pages_of_all_problem_types(walk: Any, language: str, viewport: dict[str, int]) -> None:
-    visitor = walk(language, viewport)
+def test_the_pages_of_all_problem_types(enter: Enter, language: str, viewport: dict[str, int]) -> None:
+    visitor = Walk(enter, language, viewport)
     for slug in PROBLEMS:
         visitor.go(f"/api/problems/{slug}/", f"problem {slug}")
 
 
 @for_each_reader
 def test_the_pages_that_the_web_server_sends_when_it_refuses(
-    walk: Any, language: str, viewport: dict[str, int]
+    enter: Enter, language: str, viewport: dict[str, int]
 ) -> None:
     """The files are in both languages at once, so their words are not checked."""
-    page = walk(language, viewport).page
+    page = Walk(enter, language, viewport).page
     for file in sorted(REFUSALS.glob("*.html")):
         page.goto(file.as_uri())
-        assert_accessible(page)
-        take_screenshot(page, f"refusal {file.stem}")
+        assert_accessible(page, f"refusal {file.stem}")
 
 
 @pytest.fixture
@@ -261,13 +233,13 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @for_each_reader
 def test_the_pages_of_the_provider(
-    walk: Any, language: str, viewport: dict[str, int], provider: str, settings: Any
+    enter: Enter, language: str, viewport: dict[str, int], provider: str, settings: Any
 ) -> None:
     settings.PAYMENT_SECRET = SECRET
     pay_by = timezone.now() + HOUR
     wanted = PaymentRequest(uuid4(), Decimal("9.90"), "EUR", pay_by, "http://127.0.0.1/orders/", language)
     request = f"{provider}/pay/?{wanted.signed(SECRET)}"
-    buyer = walk(language, viewport)
+    buyer = Walk(enter, language, viewport)
     buyer.go(f"{provider}/", "provider")
     buyer.go(f"{request}0", "provider refuses", 403)
     for choice in Button:
@@ -282,25 +254,19 @@ def test_the_pages_of_the_provider(
 
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP], ids=["phone", "desktop"])
 def test_the_page_of_the_api(enter: Enter, viewport: dict[str, int]) -> None:
-    """The page is in English alone, as the API is. It is also accessible while an operation is being tried."""
-    page = enter(viewport=viewport).new_page()
-
-    def look(name: str) -> None:
-        assert_accessible(page)
-        take_screenshot(page, name)
-
-    page.goto("/api/docs/")
-    expect(page.get_by_text("/api/orders/", exact=True).first).to_be_visible(timeout=30_000)
-    look("api")
+    """The page is in English alone, as the API is. It works under its policy: the browser complains about nothing."""
+    page = opened(enter(viewport=viewport), "/api/docs/")
+    expect(page.get_by_text("/api/orders/", exact=True).first).to_be_visible()
+    assert_accessible(page, "api")
     page.locator(".btn.authorize").click()
     expect(page.get_by_role("heading", name="Available authorizations")).to_be_visible()
-    look("api authorize")
+    assert_accessible(page, "api authorize")
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Place an order").click()
     page.get_by_role("button", name="Try it out").click()
     page.get_by_role("button", name="Execute").click()
     expect(page.get_by_role("heading", name="Server response")).to_be_visible()
-    look("api tried")
+    assert_accessible(page, "api tried")
 
 
 # The first page in one screen
@@ -311,19 +277,15 @@ def test_the_page_of_the_api(enter: Enter, viewport: dict[str, int]) -> None:
 def test_the_first_page_shows_all_doors_in_one_screen(
     enter: Enter, language: str, viewport: dict[str, int], *, selling: bool
 ) -> None:
-    """The first page fits into one screen, on a phone and on a desktop."""
     if selling:
         all_sales()
-    page = enter(None, language, viewport=viewport).new_page()
-    page.goto("/")
+    page = opened(enter(None, language, viewport=viewport), "/")
     heading, *doors = [place(page, each) for each in ("h1", *(f".doors li:nth-child({n})" for n in range(1, 5)))]
     assert heading["y"] + heading["height"] <= viewport["height"]
     assert max(door["y"] + door["height"] for door in doors) <= viewport["height"]
     assert page.evaluate("document.documentElement.scrollHeight") <= viewport["height"]
-    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
     assert min(min(door["width"], door["height"]) for door in doors) >= 44, "a finger hits each door"
-    assert_accessible(page)
-    take_screenshot(page, "home selling" if selling else "home empty", full_page=False)
+    assert_accessible(page, "home selling" if selling else "home empty", full_page=False)
 
 
 def place(page: Page, selector: str) -> dict[str, float]:

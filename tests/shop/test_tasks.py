@@ -10,7 +10,7 @@ import pytest
 from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
 from django.conf import settings
-from redis import Redis, RedisError
+from redis import RedisError
 
 from shop.runtime import tasks
 from shop.runtime.celery import app
@@ -18,6 +18,7 @@ from shop.sales import lifecycle
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 SAVES = 40
+TWO_THREADS: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "loglevel": "error"}
 
 
 @pytest.fixture
@@ -47,11 +48,9 @@ def two_queues(request: pytest.FixtureRequest) -> Iterator[bool]:
     app.amqp.router = app.amqp.Router()
 
 
-@pytest.mark.usefixtures("logging_stays")
+@pytest.mark.usefixtures("redis", "logging_stays")
 @pytest.mark.parametrize("two_queues", [True, False], indirect=True, ids=["", "in one queue with it"])
-def test_advancing_sales_does_not_wait_behind_saving(
-    redis: Redis, monkeypatch: pytest.MonkeyPatch, two_queues: bool
-) -> None:
+def test_advancing_sales_does_not_wait_behind_saving(monkeypatch: pytest.MonkeyPatch, two_queues: bool) -> None:
     """Advancing sales does not wait behind saving, although its task is queued last."""
     saves: list[int] = []
     advanced: list[int] = []
@@ -65,8 +64,7 @@ def test_advancing_sales_does_not_wait_behind_saving(
     monkeypatch.setattr("shop.runtime.tasks.save_queued", save)
     monkeypatch.setattr(lifecycle, "advance", lambda: advanced.append(len(saves)))
     assert app.conf.broker_url == settings.CELERY_BROKER_URL
-    options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "loglevel": "error"}
-    with start_worker(app, **options):
+    with start_worker(app, **TWO_THREADS):
         for _ in range(SAVES):
             tasks.wake_worker()
         tasks.advance_sales.delay()
@@ -78,8 +76,8 @@ def test_advancing_sales_does_not_wait_behind_saving(
         assert advanced[0] > SAVES // 2
 
 
-@pytest.mark.usefixtures("logging_stays")
-def test_waiting_reconciliations_do_not_take_all_threads(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("redis", "logging_stays")
+def test_waiting_reconciliations_do_not_take_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second round ends at once while the first one waits, for example for a stock row that somebody has locked."""
     waits, go_on, advanced = threading.Event(), threading.Event(), threading.Event()
 
@@ -90,8 +88,7 @@ def test_waiting_reconciliations_do_not_take_all_threads(redis: Redis, monkeypat
 
     monkeypatch.setattr("shop.runtime.tasks.reconcile_and_audit", reconcile)
     monkeypatch.setattr(lifecycle, "advance", advanced.set)
-    options: dict[str, Any] = {"pool": "threads", "concurrency": 2, "perform_ping_check": False, "loglevel": "error"}
-    with start_worker(app, **options):
+    with start_worker(app, **TWO_THREADS):
         tasks.reconcile.delay()
         assert waits.wait(WAIT_TIMEOUT)
         tasks.reconcile.delay()

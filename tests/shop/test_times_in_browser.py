@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -11,22 +10,15 @@ from playwright.sync_api import Page, expect
 from shop.models import Sale
 from tests.browser import IN_BROWSER
 from tests.factories import close_now, new_customer, on_sale
-from tests.shop.browser_support import Enter, browser, enter
+from tests.shop.browser_support import Enter
 from tests.shop.conftest import buy
 from tests.shop.waiting_support import with_room
 
 TOKYO = timezone(timedelta(hours=9), "GMT+9")
 HOUR = timedelta(hours=1)
 
-__all__ = ["browser", "enter"]  # the fixtures
-
-pytestmark = IN_BROWSER
-
-
-@pytest.fixture
-def port(live_server: Any) -> int:
-    """The shop in this process, so that it notices a closed sale at once."""
-    return int(live_server.thread.port)
+# The shop runs in this process, so that it notices a closed sale at once.
+pytestmark = [*IN_BROWSER, pytest.mark.usefixtures("live_server")]
 
 
 def in_words(moment: str, language: str, zone: timezone) -> str:
@@ -45,7 +37,7 @@ def times_of(page: Page) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without scripts"])
 @pytest.mark.parametrize("language", ["en", "zh-CN"])
 def test_times_have_one_form_on_all_pages(enter: Enter, language: str, *, scripts: bool) -> None:
-    """All pages show times in one form. Without scripts they are in UTC."""
+    """Without scripts, times are in UTC."""
     customer = new_customer()
     over, offer = on_sale({"o": 1}, opens=-2 * HOUR, closes=-HOUR), on_sale({"b": 3}, opens=-HOUR, closes=20 * HOUR)
     coming = with_room(coming=True)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from django.conf import settings
-from playwright.sync_api import BrowserContext, Page
+from playwright.sync_api import Page
 
 from shop.pages import login_hint
 from tests.browser import IN_BROWSER
 from tests.factories import new_customer
-from tests.shop.browser_support import EN, Enter, browser, button, enter, opened, port, prepared, shows
+from tests.shop.browser_support import EN, Enter, at_the_button, button, opened, prepared, requests_of, shows
 from tests.shop.payment_support import login_cookies
 from tests.waiting import wait_for
-
-__all__ = ["browser", "enter", "port"]  # the fixtures
 
 pytestmark = IN_BROWSER
 
 IDENTIFIED = "import('/static/shop/visit.js').then(({ visit }) => visit.identify()).then((login) => login?.access)"
 """Waits until the page has asked for the log-in, and returns the token; null without a log-in."""
 END_TOKEN = "import('/static/shop/visit.js').then(({ visit }) => { visit.login.until = 0; })"
-
-
-def requests_of(context: BrowserContext, end: str) -> list[str]:
-    """Return a list that collects the addresses of requests that end with `end`."""
-    found: list[str] = []
-    context.on("request", lambda request: found.append(request.url) if request.url.endswith(end) else None)
-    return found
 
 
 def return_to(page: Page) -> None:
@@ -74,12 +65,9 @@ def test_the_page_follows_log_ins_and_log_outs_of_other_tabs(enter: Enter) -> No
 
 
 def test_a_press_after_a_log_out_elsewhere_sends_nothing(enter: Enter) -> None:
-    customer, _, address = prepared()
-    context = enter(customer)
-    page = opened(context, address)
-    shows(page, EN["buy"])
-    orders = requests_of(context, "/api/orders/")
-    context.clear_cookies()
+    page, _ = at_the_button(enter)
+    orders = requests_of(page.context, "/api/orders/")
+    page.context.clear_cookies()
     button(page).click()
     shows(page, EN["log in"])
     assert orders == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from redis import Redis
 
 from loadtest.tokens import access_token
+from shop.runtime import door
 from shop.traces import tracer, tracing
 from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.conftest import order_body
@@ -174,8 +176,6 @@ def test_an_order_is_one_trace_from_the_request_to_the_save(redis: Redis, collec
         with celery(tmp_path, "worker", "--pool", "threads", **variables):
             wait_for(lambda: saving(collector, second["id"]), "a worker to save both", timeout=3 * WAIT_TIMEOUT)
         saved, other = saving(collector, first["id"]), saving(collector, second["id"])
-        assert saved is not None
-        assert other is not None
         assert parents(collector.trace(saved.trace)) == {
             ("web", "POST /api/orders/", ""),
             ("web", "place order", "POST /api/orders/"),
@@ -249,7 +249,6 @@ def test_no_process_waits_long_at_its_end_for_a_collector_that_does_not_answer()
         environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "shop.runtime.settings", **variables}
         command = [sys.executable, "-c", ENDS]
         with subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == "started\n"
             silent.accept()
             assert process.wait(timeout=20) == 0
@@ -321,11 +320,13 @@ def test_without_its_packages_the_start_says_what_to_install(name: str, tmp_path
     assert (CHECKOUT / "requirements-trace.txt").is_file()
 
 
-def test_the_requests_that_place_an_order_are_traced_and_no_other() -> None:
+@pytest.mark.parametrize("places_order", [tracing.PURCHASE, door.PLACES_ORDER], ids=["traced", "measured"])
+def test_the_requests_that_place_an_order_are_traced_and_measured_and_no_other(places_order: re.Pattern[str]) -> None:
     paths = [reverse("api-orders"), reverse("buy", args=["night-sale"])]
-    assert all(tracing.PURCHASE.fullmatch(path) for path in paths)
+    assert all(places_order.fullmatch(path) for path in paths)
     others = [reverse("account_login"), reverse("sale", args=["night-sale"]), reverse("order-pay", args=[uuid4()])]
-    assert not any(tracing.PURCHASE.fullmatch(path) for path in others)
+    others += [reverse("orders"), reverse("api-order", args=[uuid4()])]
+    assert not any(places_order.fullmatch(path) for path in others)
 
 
 def test_a_span_holds_no_value_of_a_row_and_no_long_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,12 @@ from playwright.sync_api import BrowserContext, Page, expect
 from shop.models import Product, Sale
 from shop.sales import lifecycle, offers
 from shop.waiting import room
-from tests.browser import IN_BROWSER, take_screenshot
+from tests.browser import IN_BROWSER
 from tests.factories import OnSale, new_customer, orders_in
-from tests.shop.browser_support import DESKTOP, PHONE, Enter, assert_accessible, browser, enter, opened
-from tests.shop.waiting_support import enter_all, set_rate, with_room
+from tests.shop.browser_support import DESKTOP, PHONE, Enter, assert_accessible, crowd, opened, requests_of
+from tests.shop.waiting_support import set_rate, with_room
 
-SLOW = 30_000
-"""Maximum milliseconds until a waiting page shows a change."""
+SALE, ROOM = "/sales/tonight/", "/waiting/tonight/"
 OTHERS = 811
 """Number of customers who are already in the line."""
 WORDS = {
@@ -29,17 +28,10 @@ WORDS = {
     "zh-CN": ("进入等候室", "您是第 812 位", "购买", "抢到了", "您已参加抽签"),
 }
 
-__all__ = ["browser", "enter"]  # the fixtures
-
-pytestmark = IN_BROWSER
+# The shop runs in this process, so that a test can change how often a page polls.
+pytestmark = [*IN_BROWSER, pytest.mark.usefixtures("live_server")]
 
 Visit = Callable[..., BrowserContext]
-
-
-@pytest.fixture
-def port(live_server: Any) -> int:
-    """The shop in this process, so that a test can change how often a page polls."""
-    return int(live_server.thread.port)
 
 
 @pytest.fixture
@@ -48,40 +40,42 @@ def visit(enter: Enter) -> Visit:
     return lambda language="en", **options: enter(new_customer(), language, **options)
 
 
-def crowded(**options: Any) -> tuple[OnSale, str]:
-    """Return a sale whose waiting room has a line of customers, and its slug."""
+@pytest.fixture
+def polls_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A poll per minute is too slow for a test."""
+    monkeypatch.setattr(room, "SLOWEST", 2)
+
+
+def crowded(**options: Any) -> OnSale:
+    """Return a sale whose waiting room has a line of customers."""
     offer = with_room(rate=1, **options)
     Product.objects.filter(sku="a").update(name="Mechanical keyboard", picture="/static/shop/icon.svg")
     Sale.objects.filter(pk=offer.sale).update(name="Tonight only", slug="tonight")
     offers.forget(offer.sale)
-    read = offers.get(offer.sale)
-    assert read is not None
-    enter_all(read, range(100_001, 100_001 + OTHERS))
-    return offer, "tonight"
+    crowd(offer, OTHERS)
+    return offer
 
 
 def entered(context: BrowserContext, headline: str = "You are number 812") -> Page:
     """Enter the waiting room of the `crowded` sale, and return its page."""
-    page = opened(context, "/waiting/tonight/")
+    page = opened(context, ROOM)
     page.locator("form button").click()
     says(page, headline)
     return page
 
 
-def says(page: Page, headline: str | re.Pattern[str], timeout: float = 20_000) -> None:
-    expect(page.locator("[data-shown=headline]")).to_have_text(headline, timeout=timeout)
+def says(page: Page, headline: str | re.Pattern[str]) -> None:
+    expect(page.locator("[data-shown=headline]")).to_have_text(headline)
 
 
+@pytest.mark.usefixtures("polls_often")
 @pytest.mark.parametrize("language", WORDS)
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
-def test_a_buyer_waits_for_their_turn_and_buys(
-    visit: Visit, language: str, viewport: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "SLOWEST", 2)  # A poll per minute is too slow for a test.
+def test_a_buyer_waits_for_their_turn_and_buys(visit: Visit, language: str, viewport: Any) -> None:
     enters, number, buy, yours, _ = WORDS[language]
-    offer, slug = crowded()
+    offer = crowded()
     context = visit(language, viewport=viewport)
-    sale = opened(context, f"/sales/{slug}/")
+    sale = opened(context, SALE)
     leads = sale.locator(".buying a.button")
     expect(leads).to_have_text(enters)
     leads.click()
@@ -89,14 +83,14 @@ def test_a_buyer_waits_for_their_turn_and_buys(
     says(sale, number)
     assert_accessible(sale)
 
-    shop = opened(context, f"/sales/{slug}/")
+    shop = opened(context, SALE)
     button = shop.locator(".buying button")
     expect(button).to_have_text(number)
     expect(button).to_have_attribute("aria-disabled", "true")
     assert_accessible(shop)
 
     set_rate(offer, 5000)
-    sale.wait_for_url(f"**/sales/{slug}/")
+    sale.wait_for_url(f"**{SALE}")
     for page in (sale, shop):
         expect(page.locator(".product")).to_have_attribute("data-state", "open")
         expect(page.locator(".buying button")).to_have_text(buy)
@@ -105,32 +99,30 @@ def test_a_buyer_waits_for_their_turn_and_buys(
     assert orders_in("pending") == 1
 
 
+@pytest.mark.usefixtures("polls_often")
 @pytest.mark.parametrize("language", WORDS)
-def test_without_javascript_a_buyer_waits_and_buys(
-    visit: Visit, language: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "SLOWEST", 2)
+def test_without_javascript_a_buyer_waits_and_buys(visit: Visit, language: str) -> None:
     enters, number, buy, *_ = WORDS[language]
-    offer, slug = crowded()
-    page = opened(visit(language, java_script_enabled=False), f"/sales/{slug}/buy/")
+    offer = crowded()
+    page = opened(visit(language, java_script_enabled=False), f"{SALE}buy/")
     page.get_by_role("button", name=enters).click()
     says(page, number)
     set_rate(offer, 5000)
-    page.wait_for_url(f"**/sales/{slug}/")  # The page reloads itself.
+    page.wait_for_url(f"**{SALE}")  # The page reloads itself.
     page.locator(".buying button").click()
     page.get_by_role("button", name=buy).click()
     page.wait_for_url("**/orders/*/")
     assert orders_in("pending") == 1
 
 
-def test_lost_places_are_told_and_the_sale_goes_on(visit: Visit, redis: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "SLOWEST", 2)
-    _, slug = crowded()
+@pytest.mark.usefixtures("polls_often")
+def test_lost_places_are_told_and_the_sale_goes_on(visit: Visit, redis: Any) -> None:
+    crowded()
     page = entered(visit())
     redis.flushall()
     says(page, "Your place was lost")
     page.get_by_role("button", name="Enter the waiting room").click()
-    page.wait_for_url(f"**/sales/{slug}/")
+    page.wait_for_url(f"**{SALE}")
     expect(page.locator(".product")).to_have_attribute("data-state", "open")
     page.locator(".buying button").click()
     expect(page.locator(".buying a.button")).to_contain_text("Yours.")
@@ -144,57 +136,56 @@ PAUSED = {"en": "obody is admitted until it goes on.", "zh-CN": "恢复之前不
 @pytest.mark.parametrize("viewport", [PHONE, DESKTOP])
 @pytest.mark.parametrize("language", WORDS)
 def test_a_pause_is_shown_in_place_of_the_estimate(visit: Visit, language: str, viewport: Any) -> None:
-    offer, _ = crowded()
+    offer = crowded()
     page = entered(visit(language, viewport=viewport), WORDS[language][1])
     notice, estimate = page.locator("[data-shown=paused]"), page.locator("[data-shown=estimate]")
     expect(estimate).to_be_visible()
     expect(notice).to_be_hidden()
     lifecycle.pause(offer.sale)
-    expect(notice).to_contain_text(PAUSED[language], timeout=SLOW)
-    expect(notice).to_be_visible(timeout=SLOW)
+    expect(notice).to_contain_text(PAUSED[language])
+    expect(notice).to_be_visible()
     expect(estimate).to_be_hidden()
     says(page, WORDS[language][1])
-    assert_accessible(page)
-    take_screenshot(page, "room paused")
+    assert_accessible(page, "room paused")
     lifecycle.resume(offer.sale)
-    expect(notice).to_be_hidden(timeout=SLOW)
+    expect(notice).to_be_hidden()
     expect(estimate).to_be_visible()
 
 
 @pytest.mark.parametrize("language", WORDS)
 def test_who_is_in_the_draw_reads_that_the_sale_is_paused(visit: Visit, language: str) -> None:
-    offer, slug = crowded(coming=True)
+    offer = crowded(coming=True)
     context = visit(language)
-    room_page = opened(context, f"/sales/{slug}/")
+    room_page = opened(context, SALE)
     room_page.locator(".buying a.button").click()
     room_page.locator("form button").click()
     says(room_page, WORDS[language][4])
     assert_accessible(room_page)
-    sale_page = opened(context, f"/sales/{slug}/")
+    sale_page = opened(context, SALE)
     expect(sale_page.locator(".product")).to_have_attribute("data-state", "draw")
     lifecycle.pause(offer.sale)
-    expect(room_page.locator("[data-shown=paused]")).to_be_visible(timeout=SLOW)
-    expect(sale_page.locator(".note")).to_contain_text(PAUSED[language], timeout=SLOW)
+    expect(room_page.locator("[data-shown=paused]")).to_be_visible()
+    expect(sale_page.locator(".note")).to_contain_text(PAUSED[language])
 
 
 def test_another_opening_is_noticed_in_the_draw(visit: Visit) -> None:
     """If the opening is moved, the page of the draw shows it soon. Control: a page that cannot read the sale."""
-    offer, slug = crowded(coming=True)
+    offer = crowded(coming=True)
     context = visit(timezone_id="UTC")
     room_page, deaf = entered(context, "You are in the draw"), context.new_page()
     deaf.route("**/now.json", lambda route: route.abort())
     for page in (room_page, deaf):
-        page.goto(f"/waiting/{slug}/")
+        page.goto(ROOM)
         says(page, "You are in the draw")
-    sale_page = opened(context, f"/sales/{slug}/")
+    sale_page = opened(context, SALE)
     expect(sale_page.locator(".product")).to_have_attribute("data-state", "draw")
     later = timezone.now() + timedelta(minutes=90)
     Sale.objects.filter(pk=offer.sale).update(opens_at=later)
     for page in (room_page, sale_page):
-        expect(page.locator("time[data-shown=opens_at]")).to_contain_text(f"{later:%H:%M}", timeout=SLOW)
+        expect(page.locator("time[data-shown=opens_at]")).to_contain_text(f"{later:%H:%M}")
     Sale.objects.filter(pk=offer.sale).update(opens_at=timezone.now())
-    says(room_page, re.compile("You are number [0-9]+"), timeout=SLOW)
-    expect(sale_page.locator(".buying button")).to_have_text(re.compile("You are number [0-9]+"), timeout=SLOW)
+    says(room_page, re.compile("You are number [0-9]+"))
+    expect(sale_page.locator(".buying button")).to_have_text(re.compile("You are number [0-9]+"))
     says(deaf, "You are in the draw")
 
 
@@ -214,30 +205,28 @@ def turns_begun(offer: OnSale) -> int:
     return int(get_redis_connection("default").hlen(room.keys(offer.sale)[2])) - 1
 
 
+@pytest.mark.usefixtures("polls_often")
 @pytest.mark.parametrize("language", TITLES)
-def test_a_hidden_page_tells_the_turn_in_its_title_and_does_not_begin_it(
-    visit: Visit, language: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "SLOWEST", 2)  # A poll per minute is too slow for a test.
+def test_a_hidden_page_tells_the_turn_in_its_title_and_does_not_begin_it(visit: Visit, language: str) -> None:
     waiting, turn = TITLES[language]
-    offer, _ = crowded()
+    offer = crowded()
     page = entered(visit(language), WORDS[language][1])
     # Some have been admitted since, but the line still has hundreds.
     expect(page).to_have_title(re.compile(re.escape(waiting).replace("811", "(8[01][0-9]|7[0-9]{2})")))
     page.evaluate(HIDE)
     set_rate(offer, 100)
-    expect(page).to_have_title(re.compile(f"^{turn}"), timeout=SLOW)
+    expect(page).to_have_title(re.compile(f"^{turn}"))
     page.wait_for_timeout(3000)  # Longer than the two seconds between polls. A poll would begin the turn now.
     assert turns_begun(offer) == 0
     page.evaluate(RETURN)
-    page.wait_for_url("**/sales/tonight/")
+    page.wait_for_url(f"**{SALE}")
     expect(page.locator(".buying button")).to_have_text(WORDS[language][2])
     assert turns_begun(offer) == 1
 
 
 def test_a_turn_that_begins_on_a_hidden_page_is_told_in_its_title(visit: Visit) -> None:
     """If the rate rises a lot, the next poll finds the turn before the page expects it."""
-    offer, _ = crowded()
+    offer = crowded()
     page = entered(visit())
     page.evaluate(HIDE)
     set_rate(offer, 5000)
@@ -246,18 +235,17 @@ def test_a_turn_that_begins_on_a_hidden_page_is_told_in_its_title(visit: Visit) 
     room.look(read, 100_001)  # The new rate counts from here.
     page.wait_for_timeout(1000)
     page.evaluate("dispatchEvent(new Event('online'))")
-    expect(page).to_have_title(re.compile("^It is your turn · "), timeout=SLOW)
+    expect(page).to_have_title(re.compile("^It is your turn · "))
     assert (turns_begun(offer), "/waiting/" in page.url) == (1, True)
     page.evaluate(RETURN)
-    page.wait_for_url("**/sales/tonight/")
+    page.wait_for_url(f"**{SALE}")
 
 
 def test_a_return_to_the_page_polls_once_in_two_seconds(visit: Visit) -> None:
     """The shop asks for one poll a minute. The place on a page could be that old, so a return polls at once."""
-    offer, _ = crowded()
+    offer = crowded()
     page = entered(visit())
-    polls: list[str] = []
-    page.on("request", lambda request: polls.append(request.url) if request.url.endswith("/waiting/") else None)
+    polls = requests_of(page, "/waiting/")
     page.wait_for_timeout(2000)
     assert polls == []
     with page.expect_response(f"**/api/sales/{offer.sale}/waiting/"):

@@ -8,7 +8,6 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 from redis import Redis
 
@@ -17,7 +16,7 @@ from shop.models import Sale
 from shop.sales import lifecycle, offers
 from shop.waiting import room
 from tests.factories import OnSale, close_now, new_customer, on_sale, orders_in
-from tests.shop.conftest import Gone
+from tests.shop.conftest import Gone, logged_in
 from tests.shop.test_admin import the_form
 from tests.shop.waiting_support import enter_all, offer_at, with_room
 
@@ -29,9 +28,7 @@ CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9"}
 @pytest.fixture
 def visitor() -> Client:
     """A logged-in browser."""
-    client = Client()
-    client.force_login(User.objects.get(pk=new_customer()))
-    return client
+    return logged_in(new_customer())
 
 
 def address(offer: OnSale, room: str = "waiting") -> str:
@@ -69,9 +66,7 @@ def test_a_visitor_enters_by_a_form_and_is_led_to_the_sale(visitor: Client) -> N
 
 def test_the_page_says_number_people_ahead_and_the_wait(visitor: Client) -> None:
     offer = with_room(rate=1)
-    read = offers.get(offer.sale)
-    assert read is not None
-    enter_all(read, range(10_001, 10_400))
+    enter_all(offers.get(offer.sale), range(10_001, 10_400))
     visitor.post(address(offer))
     page = visitor.get(address(offer))
     assert says(page) == "You are number 400"
@@ -123,9 +118,7 @@ def test_the_page_says_when_all_units_are_taken(visitor: Client) -> None:
 @pytest.mark.parametrize("coming", [False, True], ids=["in the line", "in the draw"])
 def test_in_a_pause_the_page_says_so_and_names_no_wait(visitor: Client, coming: bool) -> None:
     offer = with_room(coming=coming, rate=1)
-    read = offers.get(offer.sale)
-    assert read is not None
-    enter_all(read, range(10_001, 10_400))
+    enter_all(offers.get(offer.sale), range(10_001, 10_400))
     visitor.post(address(offer))
     running = text(visitor.get(address(offer)))
     assert ('data-shown="paused" hidden>' in running, 'data-shown="estimate" hidden>' in running) == (True, False)
@@ -159,11 +152,10 @@ def test_without_redis_the_page_says_so(visitor: Client, redis_gone: Gone) -> No
     assert (entering.status_code, "Enter again in a moment" in text(entering)) == (503, True)
 
 
-def test_in_a_full_redis_an_arrival_is_told_to_enter_again(visitor: Client, full: Any) -> None:
+def test_in_a_full_redis_an_arrival_is_told_to_enter_again(visitor: Client, full: Gone) -> None:
     """A customer with a place sees it. A customer without a place reads that they have none yet."""
     offer = with_room(rate=1)
-    other = Client()
-    other.force_login(User.objects.get(pk=new_customer()))
+    other = logged_in(new_customer())
     other.post(address(offer))
     with full():
         page = visitor.post(address(offer))

@@ -8,13 +8,12 @@ import tracemalloc
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,7 +209,6 @@ def test_a_turn_begins_when_its_customer_learns_of_it() -> None:
     late = offer_at(sale, 3000)
     standing = room.look(late, 1)
     assert standing.state == "admitted"
-    assert standing.ends_at is not None
     assert abs(standing.ends_at - late.clock.now() - room.TURN) <= timedelta(milliseconds=1)
 
 
@@ -277,13 +275,6 @@ def test_a_valkey_that_has_lost_everything_says_so_and_the_room_goes_on(redis: R
     assert Counter(states(offer_at(sale, 60), range(1, 31))) == {"admitted": 10, "waiting": 20}
 
 
-def test_without_redis_nobody_is_told_anything_false(redis_gone: Gone) -> None:
-    offer = offer_at(with_room(), 1)
-    with redis_gone(), pytest.raises(RoomUnavailable):
-        room.enter(offer, 1)
-    assert room.look(offer, 1).state == "outside"
-
-
 def sale_with_five_waiting() -> OnSale:
     sale = with_room(rate=1, coming=True)
     enter_all(offer_at(sale, -1), range(1, 6))
@@ -291,7 +282,7 @@ def sale_with_five_waiting() -> OnSale:
     return sale
 
 
-def test_in_a_full_redis_turns_begin_and_end_in_their_order(full: Callable[[], AbstractContextManager[None]]) -> None:
+def test_in_a_full_redis_turns_begin_and_end_in_their_order(full: Gone) -> None:
     """Customers with a place are admitted in order. They keep their turns when Redis has memory again."""
     sale = sale_with_five_waiting()
     with full():
@@ -306,9 +297,7 @@ def test_in_a_full_redis_turns_begin_and_end_in_their_order(full: Callable[[], A
     assert room.enter(offer_at(sale, 5), 6).place == 6
 
 
-def test_without_that_flag_a_full_redis_admits_nobody(
-    full: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_that_flag_a_full_redis_admits_nobody(full: Gone, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: without `allow-oom` in the script, the room admits nobody until Redis has memory."""
     monkeypatch.setattr(room, "EVEN_IF_FULL", "")
     sale = sale_with_five_waiting()
@@ -379,9 +368,7 @@ def test_who_presses_buy_before_a_pause_is_told_of_it_when_the_ticket_has_ended(
     assert_problem(answer, 409, "sale-paused")
 
 
-def test_looks_are_limited_for_each_customer(buyer: Buyer, other_buyer: Buyer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
-    monkeypatch.setattr(throttles, "looks", throttles.Seen())
+def test_looks_are_limited_for_each_customer(buyer: Buyer, other_buyer: Buyer, in_one_second: None) -> None:
     address = f"/api/sales/{with_room().sale}/waiting/"
     assert [buyer.get(address).status_code for _ in range(throttles.LOOKS)] == [200] * throttles.LOOKS
     refused = assert_problem(buyer.get(address), 429, "too-fast")
@@ -471,9 +458,9 @@ def test_the_line_waits_for_those_who_come_back_and_is_told_so() -> None:
     standing = room.look(offer_at(sale, 200), last)
     assert (standing.ahead, standing.estimate) == (99 + refused, 100 + refused)
     assert room.look(offer_at(sale, 200 + room.BURST), last).place == len(RETURNED)
-    admitted = room.look(offer_at(sale, 200 + room.BURST), last).estimate
-    assert admitted is not None
-    assert admitted >= 100, "nobody was admitted while those before them waited"
+    assert room.look(offer_at(sale, 200 + room.BURST), last).estimate >= 100, (
+        "nobody was admitted while those before them waited"
+    )
 
 
 def delayed(burst: int, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -523,13 +510,6 @@ def test_a_restart_of_valkey_gives_no_tokens(own_valkey: Valkey) -> None:
     own_valkey.start()
     assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
     assert states(offer_at(sale, AT + 5), RETURNED).count("admitted") == room.BURST + 5
-
-
-def test_a_full_redis_gives_no_burst(full: Callable[[], AbstractContextManager[None]]) -> None:
-    sale = all_in_the_draw()
-    with full():
-        assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
-        assert states(offer_at(sale, AT + 3), RETURNED).count("admitted") == room.BURST + 3
 
 
 def test_a_room_of_an_older_version_goes_on(redis: Redis) -> None:

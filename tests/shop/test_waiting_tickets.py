@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +14,6 @@ from django.core.signing import Signer, dumps
 from django.db.models import F
 from redis import Redis
 
-from shop.api import throttles
 from shop.models import Sale
 from shop.sales import offers
 from shop.waiting import room, tickets
@@ -62,7 +60,6 @@ def of_an_earlier_opening(mine: Buyer, other: Buyer, offer: OnSale) -> str:
 
 def ended(mine: Buyer, other: Buyer, offer: OnSale) -> str:
     here = offers.get_newest(offer.sale)
-    assert here is not None
     return tickets.issue(here, mine.customer, here.opens_at)
 
 
@@ -140,12 +137,8 @@ def test_every_strategy_wants_the_ticket_once(strategy: str, buyer: Buyer) -> No
     assert (again.json()["id"], again.headers["Idempotent-Replayed"]) == (first.json()["id"], "true")
 
 
-def test_the_order_path_pays_no_command_and_no_query_for_the_room(
-    buyer: Buyer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Keep all orders in one second: the rate limit queries Redis only after the first order of a second.
-    monkeypatch.setattr(throttles, "time", SimpleNamespace(time=lambda: 1_000_000.25))
-    monkeypatch.setattr(throttles, "seen", throttles.Seen())
+def test_the_order_path_pays_no_command_and_no_query_for_the_room(buyer: Buyer, in_one_second: None) -> None:
+    """All orders come in one second, because the rate limit queries Redis only after the first order of a second."""
     plain, roomy = on_sale({"b": 9}), with_room()
     ticket = enter(buyer, roomy)["ticket"]
     costs = []
@@ -175,7 +168,7 @@ def test_without_redis_the_room_is_closed_and_tickets_still_buy(buyer: Buyer, re
         assert order(buyer, offer, ticket).status_code == 201
 
 
-def test_a_full_redis_refuses_arrivals_and_admits_who_has_a_place(buyer: Buyer, other_buyer: Buyer, full: Any) -> None:
+def test_a_full_redis_refuses_arrivals_and_admits_who_has_a_place(buyer: Buyer, other_buyer: Buyer, full: Gone) -> None:
     offer = with_room(rate=1)
     enter(buyer, offer)
     with full():

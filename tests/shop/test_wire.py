@@ -23,20 +23,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.
 
 
 @pytest.fixture(scope="module")
-def metrics_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("metrics") / "none"
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the web server's log and metrics."""
+    return tmp_path_factory.mktemp("server")
 
 
 @pytest.fixture(scope="module")
-def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("log") / "log"
-
-
-@pytest.fixture(scope="module")
-def port(django_db_setup: None, metrics_folder: Path, log: Path) -> Iterator[int]:
+def port(django_db_setup: None, folder: Path) -> Iterator[int]:
     """Run the shop's web server on the test database, without metrics and with a JSON log."""
-    variables = {"METRICS": "0", "METRICS_FOLDER": str(metrics_folder), "LOG_FORMAT": "json", "LOG_LEVEL": "INFO"}
-    with web_server(log=log, **variables) as (port, _):
+    variables = {"METRICS": "0", "METRICS_FOLDER": str(folder / "metrics"), "LOG_FORMAT": "json", "LOG_LEVEL": "INFO"}
+    with web_server(log=folder / "log", **variables) as (port, _):
         yield port
 
 
@@ -44,12 +40,12 @@ def customer_headers(**more: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {access_token(new_customer())}", "Content_Type": "application/json", **more}
 
 
-def test_the_log_has_the_trace_and_the_order_of_a_refused_request(port: int, log: Path) -> None:
+def test_the_log_has_the_trace_and_the_order_of_a_refused_request(port: int, folder: Path) -> None:
     offer, trace = on_sale({"a": 1}, strategy="lua", preheat=False), "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = customer_headers(Idempotency_Key="mine", traceparent=f"00-{trace}-00f067aa0ba902b7-01")
 
     def logged() -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+        lines = [json.loads(line) for line in (folder / "log").read_text().splitlines() if line.endswith("}")]
         return [line for line in lines if line["message"].startswith("not-loaded: ")]
 
     assert ask(port, "POST", "/api/orders/", json.dumps(order_body(offer, a=1)), **headers)[0] == 503
@@ -58,9 +54,9 @@ def test_the_log_has_the_trace_and_the_order_of_a_refused_request(port: int, log
     assert len(line["order"]) == 36
 
 
-def test_without_metrics_there_is_nothing(port: int, metrics_folder: Path) -> None:
+def test_without_metrics_there_is_nothing(port: int, folder: Path) -> None:
     assert ask(port, "GET", "/metrics")[0] == 404
-    assert not metrics_folder.exists()
+    assert not (folder / "metrics").exists()
 
 
 def test_requests_reach_the_shop_through_the_web_server(port: int) -> None:

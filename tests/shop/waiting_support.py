@@ -43,9 +43,7 @@ class Stopped(Clock):
 
 def offer_at(sale: OnSale, after_opening: float, **changes: Any) -> Offer:
     """Return a sale's offer as read some seconds after its opening; negative numbers are before it."""
-    offer = offers.read(sale.sale)
-    assert offer is not None
-    offer = replace(offer, **changes)
+    offer = replace(offers.read(sale.sale), **changes)
     return replace(offer, clock=Stopped(offer.opens_at + timedelta(seconds=after_opening), time.monotonic()))
 
 

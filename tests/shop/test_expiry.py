@@ -1,8 +1,7 @@
-"""Customers pay an order once, or it expires once. Its units are returned once."""
+"""An unpaid order expires once, and its units are returned once."""
 
 from __future__ import annotations
 
-from functools import partial
 from uuid import UUID
 
 import pytest
@@ -14,34 +13,17 @@ from inventory.strategies import registry
 from shop import conservation
 from shop.models import Allowance, Order
 from shop.orders.customer_changes import pay_order
-from shop.orders.errors import NotPayable
 from shop.orders.expiry import expire_unpaid
 from shop.orders.saving import return_units
-from shop.runtime.celery import app
-from shop.runtime.tasks import (
-    advance_sales,
-    analyze_tables,
-    expire_unpaid_orders,
-    forget_old_sessions,
-    reconcile,
-    save_queued_orders,
-)
+from shop.runtime.tasks import expire_unpaid_orders
 from tests.factories import SAVING, OnSale, close_now, fast_and_slow, interleaved, new_customer, on_sale, orders_in
-from tests.shop.conftest import Gone, assert_conserved, buy, make_due, on_hand, race, state
+from tests.shop.conftest import assert_conserved, buy, make_due, on_hand, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 
 def place(offer: OnSale, customer: int, **units: int) -> UUID:
     return buy(offer, customer, **(units or {"a": 1})).order.pk
-
-
-def test_an_order_that_is_due_can_be_paid_until_it_expires(customer: int) -> None:
-    order = place(on_sale({"a": 1}), customer)
-    make_due()
-    assert pay_order(order, customer=customer).order.state == "paid"
-    assert expire_unpaid() == 0
-    assert on_hand()[0] == 0
 
 
 @pytest.mark.parametrize("name", fast_and_slow(SAVING))
@@ -131,48 +113,6 @@ def test_without_the_row_lock_two_workers_return_units_twice(customer: int) -> N
     assert (figures.received, figures.on_hand, figures.sold, figures.drift) == (7, 5, 3, -1)
 
 
-def test_an_order_that_is_being_paid_does_not_expire(customer: int) -> None:
-    order = place(on_sale({"a": 1}), customer)
-    make_due()
-    with interleaved(lambda: expire_unpaid(), after='^UPDATE "shop_order"'):
-        pay_order(order, customer=customer)
-    assert state(order) == "paid"
-    assert on_hand()[0] == 0
-    assert_conserved()
-
-
-def test_an_order_that_is_expiring_cannot_be_paid(customer: int) -> None:
-    order = place(on_sale({"a": 1}), customer)
-    make_due()
-    with pytest.raises(NotPayable):
-        race(expire_unpaid, partial(pay_order, order, customer=customer), after='^UPDATE "shop_order"')
-    assert state(order) == "expired"
-    assert on_hand()[0] == 1
-    assert_conserved()
-
-
-def test_a_retry_does_not_deadlock_with_expiry(customer: int) -> None:
-    """A retry, which holds the stock row and waits for the order's expiry, causes no deadlock."""
-    offer = on_sale({"a": 2})
-    order = buy(offer, customer, "one", a=1).order.pk
-    make_due()
-    count, again = race(expire_unpaid, partial(buy, offer, customer, "one", a=1), after="inventory_stockitem")
-    assert (count, again.order.pk) == (1, order)
-    assert on_hand()[0] == 2
-    assert_conserved()
-
-
-def test_without_redis_orders_expire(customer: int, redis_gone: Gone) -> None:
-    offer = on_sale({"a": 1}, strategy="lua")
-    place(offer, customer)
-    make_due()
-    with redis_gone():
-        assert expire_unpaid() == 1
-    # Until it is reconciled, the counter is too low, so nothing is sold twice.
-    assert on_hand() == (1, 0)
-    assert_conserved()
-
-
 def test_expiry_after_the_sale_makes_no_counter(customer: int) -> None:
     offer = on_sale({"a": 2}, strategy="lua")
     place(offer, customer)
@@ -191,14 +131,3 @@ def test_units_of_an_earlier_sale_are_sold_in_the_next_one(customer: int) -> Non
     make_due()
     assert expire_unpaid() == 1
     assert on_hand() == (3, 3)
-
-
-def test_beat_starts_only_known_tasks() -> None:
-    app.loader.import_default_modules()
-    scheduled = {entry["task"] for entry in app.conf.beat_schedule.values()}
-    tasks = (
-        *(advance_sales, analyze_tables, expire_unpaid_orders),
-        *(forget_old_sessions, reconcile, save_queued_orders),
-    )
-    assert scheduled == {task.name for task in tasks}
-    assert scheduled <= set(app.tasks)
