@@ -17,6 +17,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Delete, int_struct
 
 from locking import Lock
+from locking._once import Once
 from locking.zookeeper import ZooKeeperLock
 from tests.locking.support import Address, FileCell, Patch, run_folder, separate_clients, stack_of, started
 from tests.waiting import wait_for
@@ -68,12 +69,13 @@ class Clients:
     """The clients of this process: one for each server, session timeout and number."""
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
+        # gevent may patch `threading` after the import of this module.
+        self._mutex = Once(lambda: threading.Lock())
         self._made: dict[tuple[str, float, int, int], CountingClient] = {}
 
     def __call__(self, hosts: str, timeout: float, own: int = 0) -> CountingClient:
         key = (hosts, timeout, own, os.getpid())
-        with self._mutex:
+        with self._mutex():
             if key not in self._made:
                 self._made[key] = CountingClient(hosts, timeout=timeout)
                 self._made[key].start()
