@@ -20,7 +20,7 @@ MOST = 10
 LEAST = 5.0
 """Minimum seconds between two readings of the figures. A reading counts all orders, so it takes long.
 
-A page that is open shows the last figures meanwhile. A page that opens waits for new figures.
+An open page shows the last figures meanwhile. Opening the page reads new figures.
 """
 
 

@@ -122,7 +122,7 @@ def test_units_of_refused_orders_are_sold(gate: Gate, place: Place, ledger: Ledg
 
 def test_a_failing_order_fails_alone(gate: Gate, place: Place, ledger: Ledger) -> None:
     stock.deliver("a", 9)
-    orders, error = orders_of(*[1] * 5), ValueError("a mistake of ours")
+    orders, error = orders_of(*[1] * 5), ValueError("a bug in the shop")
 
     def fail(batch: Sequence[OrderRequest]) -> None:
         if orders[2] in batch:

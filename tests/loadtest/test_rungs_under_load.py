@@ -10,8 +10,6 @@ import pytest
 from lab.ladder.stock import RUNGS
 from tests.loadtest.conftest import Manage, Verdicts, rush_all
 
-pytestmark = pytest.mark.slow
-
 Result = dict[str, Any]
 RunRush = Callable[..., tuple[int, Result]]
 
@@ -42,6 +40,7 @@ BROKEN: dict[str, tuple[str, Callable[[Result], bool]]] = {
 ONE_MOMENT = {"subtract-in-sql", "lock-inside-the-transaction"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", [pytest.param(rung, id=f"{rung} {how}") for rung, (how, _) in BROKEN.items()])
 def test_a_burst_breaks_it(rush: RunRush, rung: str) -> None:
     for _ in range(5 if rung in ONE_MOMENT else 1):
@@ -52,6 +51,7 @@ def test_a_burst_breaks_it(rush: RunRush, rung: str) -> None:
     assert BROKEN[rung][1](result), result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seller", "code", "figures"),
     [
@@ -67,6 +67,7 @@ def test_orders_of_three_from_four_segments_of_25_strand_a_unit_in_each(
     assert tuple(result[name] for name in ("sold", "on_hand", "unserved", "oversold")) == figures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "name", "waits"),
     [("--rung", "exception-leaves-the-lock", True), ("--strategy", "redis-lock", False)],
@@ -79,6 +80,7 @@ def test_a_refusal_that_leaves_the_lock_blocks_others_for_the_ttl(
     assert (result["busy"] > 0) is waits
 
 
+@pytest.mark.slow
 def test_retries_reported_as_sold_out_refuse_buyers_although_units_are_left(rush: RunRush) -> None:
     code, result = rush("--rung", "retries-reported-as-sold-out", "--attempts", "100")
     assert (code, result["conserved"], result["sold"] + result["refused"]) == (1, True, 100)
@@ -95,6 +97,7 @@ def quiet(manage: Manage, shop: str) -> Verdicts:
     return rush_all(manage, "--url", shop, *(argument for rung in QUIET for argument in ("--rung", rung)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rung", QUIET)
 def test_load_alone_does_not_break_it(quiet: Verdicts, rung: str) -> None:
     """Each of these rungs needs a crash, lost data, other carts or a second request to break."""

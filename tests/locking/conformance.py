@@ -660,14 +660,14 @@ class ForkConformance(LockConformance):
         lease = block.__enter__()
         assert in_fork(lambda: str(lease.release())) == "NotOwner"
 
-        def lock_anew() -> str:
+        def lock_again() -> str:
             mine = acquired(lock, blocking=False)
             return f"{mine.token != lease.token} {run_threads(lambda: lock.acquire(blocking=False))} {mine.release()}"
 
         if lock.capabilities.across_processes:
             assert in_fork(lambda: str(lock.acquire(blocking=False))) == "None"
         else:
-            assert in_fork(lock_anew) == "True [None] True"
+            assert in_fork(lock_again) == "True [None] True"
         assert in_fork(lambda: str(block.__exit__(None, None, None))) in ("None", "False")
         lease.check()
         assert other.acquire(blocking=False) is None

@@ -182,7 +182,7 @@ class TestTurn:
 
     def test_a_failing_renewer_does_not_affect_others(self, caplog: Log) -> None:
         renewers = [ScriptedRenewer(self.clock) for _ in range(3)]
-        renewers[1].answer = RuntimeError("a fault of our own")
+        renewers[1].answer = RuntimeError("a bug in the lock")
         leases = [self.grant(token) for token in ("a", "b", "c")]
         for lease, renewer in zip(leases, renewers, strict=True):
             self.dog.watch(lease, renewer)
@@ -192,7 +192,7 @@ class TestTurn:
         assert self.told == ["b"]
         assert [lease.lost for lease in leases] == [False, True, False]
         assert len(renewers[1].asked) > 5, "it is tried again"
-        assert "a fault of our own" in caplog.text
+        assert "a bug in the lock" in caplog.text
 
     def test_a_renewer_without_leases_is_closed(self) -> None:
         lease = self.watched()

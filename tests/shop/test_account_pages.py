@@ -164,7 +164,7 @@ def test_a_name_that_is_taken_after_the_form_was_checked(client: Client, monkeyp
 # Passwords and addresses
 
 
-def test_a_forgotten_password_is_set_anew_by_a_link_that_works_once(client: Client) -> None:
+def test_a_forgotten_password_is_set_again_by_a_link_that_works_once(client: Client) -> None:
     user = new_user()
     elsewhere, refresh = log_in(), tokens.issue(user)["refresh"]
     assert reset(client).headers["Location"] == "/account/password/reset/done/"

@@ -97,7 +97,7 @@ def restore_postgres(offer: OnSale, units: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [None, 1])
-def test_the_key_of_an_order_that_postgres_has_lost_places_it_anew(buyer: Buyer, limit: int | None) -> None:
+def test_the_key_of_an_order_that_postgres_has_lost_places_it_again(buyer: Buyer, limit: int | None) -> None:
     offer = on_sale({"a": 5}, strategy="lua-queue", limit=limit)
     first = place_queued(buyer, offer)
     assert save_queued() == 1

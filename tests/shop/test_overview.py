@@ -494,7 +494,7 @@ def test_an_open_page_does_not_count_all_orders_each_second(
 ) -> None:
     """An open page gets new cards every 5 s. Negative control: without the limit, each poll reads them.
 
-    A page that is opened reads them at once: an operator who has just sent a refund must not see it as due.
+    Opening the page reads the cards at once. Otherwise an operator could send a refund, and still see it as due.
     """
 
     def counted(path: str) -> int:

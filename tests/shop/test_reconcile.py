@@ -350,14 +350,14 @@ def test_an_unexpected_error_of_one_part_does_not_stop_the_others(
     assert "Not reconciled: stock that is split for another strategy. The others were. LookupError" in caplog.text
 
 
-@pytest.mark.parametrize("error", [ProgrammingError("no such column"), LookupError("a fault of ours")], ids=repr)
+@pytest.mark.parametrize("error", [ProgrammingError("no such column"), LookupError("a bug in the shop")], ids=repr)
 def test_reservations_are_released_although_saving_fails(
     offer: OnSale, counters: Counters, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any
 ) -> None:
     """If saving queued orders fails, reservations are released anyway. After that, an unexpected error is raised."""
     counters.take(new_request(("a", 2)))
     monkeypatch.setattr("shop.reconcile.save_queued", raising(error))
-    with pytest.raises(LookupError, match="a fault") if isinstance(error, LookupError) else nullcontext():
+    with pytest.raises(LookupError, match="a bug") if isinstance(error, LookupError) else nullcontext():
         assert [units for *_, units in repairs(grace=0)] == [2]
     assert "Queued orders were not saved. They stay queued." in caplog.text
     assert_law(a=5, b=5)

@@ -374,7 +374,7 @@ def test_the_form_buys_once_however_often_it_is_sent(customer: int) -> None:
 
 
 @pytest.mark.parametrize(("kept", "orders"), [(True, 1), (False, 2)])
-def test_a_form_that_is_opened_anew_buys_again_only_after_the_order_was_seen(
+def test_a_form_that_is_opened_again_buys_again_only_after_the_order_was_seen(
     customer: int, monkeypatch: pytest.MonkeyPatch, *, kept: bool, orders: int
 ) -> None:
     """A buyer got no response and opens the form again: they buy once. Negative control: each view has a new key."""
