@@ -17,6 +17,7 @@ from loadtest.verdict import Verdict, holds, summarize
 FIGURES = (
     ("sold", "units sold, counted from the tables"),
     ("oversold", "units sold that were never in stock"),
+    ("missing", "confirmed orders that are not in the tables"),
     ("refused", "buyers that were refused as sold out"),
     ("rejected", "buyers whose queued order was rejected"),
     ("unserved", "of these refused or rejected while enough units were left"),

@@ -170,7 +170,7 @@ there is no verdict."""
         if options["json_lines"]:
             write_line({"result": verdict, "holds": holds(verdict), "sentence": summarize(verdict)})
         elif options["json"]:
-            self.stdout.write(json.dumps(verdict))
+            self.stdout.write(json.dumps({**verdict, "holds": holds(verdict)}))
         else:
             print_verdict(verdict)
         return 0 if holds(verdict) else 1
