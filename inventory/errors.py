@@ -1,4 +1,7 @@
-"""Errors raised when units cannot be taken from the stock. Nothing was sold, but see `StockUnavailable`."""
+"""Errors raised when units cannot be taken from the stock.
+
+Nothing was sold. Only after `StockUnavailable`, the order may be queued.
+"""
 
 from __future__ import annotations
 

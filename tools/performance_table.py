@@ -65,7 +65,7 @@ def table(made: str, report: Mapping[str, Any]) -> str:
     said = (
         f"The plain endpoint answered {plain['requests_per_s']:.0f} requests a second at {plain['cpu_ms']:.2f} ms of "
         f"CPU time, `{best}` {durable['orders_per_s']:.0f} orders at {durable['cpu_ms']:.2f} ms. During the run, the "
-        f"host gave {steal:.0%} of the processors' time to other machines."
+        f"host gave {100 * steal:.0f} % of the processors' time to other machines."
     )
     lines += ["", said]
     return "\n".join(lines)

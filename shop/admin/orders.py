@@ -225,10 +225,10 @@ class OrderAdmin(DeadLettersAdmin):
 
         text = "A pending order ends, its units are on sale again, and its customer cannot pay it any more."
         # A button "Cancel" could also mean to leave the page.
-        verb = "Cancel order" if queryset.count() == 1 else "Cancel orders"
+        verb = "Cancel orders" if len(queryset[:2]) > 1 else "Cancel order"
         return run_with_reason(self, request, queryset, run, verb=verb, text=text, help_text=READERS)
 
-    @unfold_action(description="Cancel", url_path="cancel", permissions=["cancel"], icon="cancel")
+    @unfold_action(description="Cancel order", url_path="cancel", permissions=["cancel"], icon="cancel")
     def cancel_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask for the reason, and cancel one order."""
         return run_on_one(self, request, object_id, self.cancel)

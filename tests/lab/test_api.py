@@ -10,6 +10,7 @@ from django.test import Client
 from redis import Redis
 from rest_framework.test import APIClient
 
+from inventory import observing
 from inventory.audit import Figures
 from inventory.models import StockItem
 from lab.checkers import ledger
@@ -62,6 +63,16 @@ def test_a_rung_sells_from_the_labs_tables(buyer: Buyer, offer: OnSale, rung: st
     assert problem["left"] == 0
     assert not Order.objects.exists()
     assert StockItem.objects.get().on_hand == 5
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_each_rung_sells_while_orders_are_measured(
+    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch, rung: str
+) -> None:
+    """Metrics and traces observe commits, which Django refuses without autocommit."""
+    monkeypatch.setattr(observing, "_observers", (observing.Observer(),))
+    ledger.stock_up("a", 4)
+    assert order(buyer, rung, order_body(offer, a=1)).status_code == 201
 
 
 def test_a_held_lock_is_answered_with_busy(buyer: Buyer, offer: OnSale, settings: Any) -> None:

@@ -19,6 +19,7 @@ from redis import Redis
 
 from inventory.models import StockItem
 from inventory.strategies.registry import DEFAULT, NAMES
+from lab.models import RungOrder
 from loadtest import outcome
 from loadtest.burst import Burst
 from loadtest.local_shop import free_port
@@ -138,6 +139,15 @@ def test_a_confirmed_order_without_a_row_is_missing(redis: Redis) -> None:
     order = place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="key").order
     confirmed = [str(order.pk), str(uuid4())]
     assert outcome.count_missing(burst_of(offer, "guarded-update", 1), confirmed) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_confirmed_order_of_a_rung_without_a_row_is_missing() -> None:
+    """An order of a rung has a row for each item, and counts once."""
+    burst = Burst("", "subtract-in-sql", 1, {"a": 1, "b": 2}, "9.90", 1, 1, customers=[])
+    saved = uuid4()
+    RungOrder.objects.bulk_create(RungOrder(order=saved, customer=1, key="k", sku=sku, quantity=1) for sku in "ab")
+    assert outcome.count_missing(burst, [str(saved), str(uuid4())]) == 1
 
 
 @pytest.mark.django_db(transaction=True)

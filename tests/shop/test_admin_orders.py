@@ -326,7 +326,10 @@ def test_only_a_pending_order_is_cancelled_and_with_a_reason(admin_client: Clien
     order = bought(on_sale({"a": 3}), a=2)
     page = f"{ORDERS}{order.pk}/"
     assert offered(admin_client, page) == {"cancel"}
-    get(admin_client, f"{page}cancel/")
+    assert ">Cancel order</button>" in admin_client.get(f"{page}cancel/").text
+    another = bought(on_sale({"b": 1}), b=1)
+    both = {"action": "cancel", "_selected_action": [str(order.pk), str(another.pk)], "index": "0"}
+    assert ">Cancel orders</button>" in admin_client.post(ORDERS, both).text
     assert (state(order.pk), on_hand()[0]) == ("pending", 1)
     assert "This field is required." in post(admin_client, f"{page}cancel/", {"why": ""})
     assert (state(order.pk), on_hand()[0]) == ("pending", 1)

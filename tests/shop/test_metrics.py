@@ -183,7 +183,7 @@ def test_two_processes_and_a_killed_one_are_counted_together(
         assert send(port, offer, buyer, "mine") == 201
         replayed = {"strategy": "guarded-update", "result": "replayed"}
         wait_for(lambda: told("shop_orders_total", replays + 1, **replayed), "one more to be written")
-        # Browsers without JavaScript order by a form. It is refused here, because it has no CSRF token.
+        # Browsers also order by a form. It is refused here, because it has no CSRF token.
         assert ask(port, "POST", "/sales/any/buy/")[0] == 403
         wait_for(lambda: told("shop_order_request_seconds_count", 1, status="403"), "the form to be counted")
 
