@@ -23,8 +23,8 @@ from shop.runtime.servers import line_of
 class Command(BaseCommand):
     help = (
         "Start the whole shop (Postgres, Valkey, web, worker and beat), run the same burst with two flawed and five "
-        "sound ways of taking stock, and print the verdicts. Then keep serving until Ctrl-C. Exit status 1 when a "
-        "sound one was broken."
+        "sound ways of taking stock, and print the verdicts. Then keep serving until Ctrl-C. The accounts `admin` and "
+        "`buyer` get a new password each time. Exit status 1 when a sound one was broken."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

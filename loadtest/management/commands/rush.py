@@ -73,7 +73,7 @@ there is no verdict."""
                 strategy,
                 f"how the shop takes stock (default: {registry.DEFAULT}): {', '.join(registry.NAMES)}; repeatable",
             ),
-            (rung, "a flawed rung of the lab, such as compute-and-overwrite; repeatable"),
+            (rung, "a flawed rung of the lab that sells stock, such as compute-and-overwrite; repeatable"),
         ):
             parser.add_argument(
                 f"--{kind.__name__}",
