@@ -361,8 +361,8 @@ def test_all_that_a_benchmark_imports_from_its_folder_is_hashed() -> None:
 
 
 COMMANDS: dict[Part, tuple[str, list[type]]] = {
-    "segments": ("--segments 1 2 --work 0 --clients 4 --seconds 0.3", [SegmentsRow] * 2),
-    "contention": ("--clients 1 4 --seconds 0.3", [ContentionRow] * 2),
+    "segments": ("--segments 1 2 --work 0 --clients 4 --seconds 1", [SegmentsRow] * 2),
+    "contention": ("--clients 1 4 --seconds 1", [ContentionRow] * 2),
     "retry-delay": ("--delays 10 100 --handoffs 2 --idle 0.3", [HandOverRow] * 4),
 }
 
