@@ -8,7 +8,6 @@ of the request.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -33,12 +32,6 @@ logger = logging.getLogger(__name__)
 
 ALIVE = "/health/live/"
 """URL path of the liveness check."""
-
-PLACES_ORDER = re.compile(r"/api/orders/|/sales/[^/]+/buy/")
-"""URL paths at which orders are placed: of the API, and of the form for browsers without JavaScript.
-
-Metrics measure the POST requests to these paths.
-"""
 
 TICK = 0.25
 """Seconds between two checks of the deadlines."""
@@ -89,7 +82,7 @@ class Arrived:
         """Store the status. For an order request, also record the status and the duration in the metrics."""
         self.status = status
         recorder = recording.recorder()
-        if recorder is not None and self.scope.method == "POST" and PLACES_ORDER.fullmatch(self.scope.path):
+        if recorder is not None and tracing.places_order(self.scope):
             now = time.monotonic()
             recorder.order_request(status, now - self.at, waited=(self.begun or now) - self.at)
 

@@ -9,15 +9,15 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from inventory import observing
 
 if TYPE_CHECKING:
     from shop.traces.tracer import Request, Tracer
 
-PURCHASE = re.compile("/api/orders/|/sales/[^/]+/buy/")
-"""Pattern of the paths that place orders. Only these requests are traced, because other paths may contain secrets."""
+ORDER_PATH = re.compile("/api/orders/|/sales/[^/]+/buy/")
+"""URL paths at which orders are placed: of the API, and of the order form."""
 
 _tracer: Tracer | None = None
 Placed = TypeVar("Placed")
@@ -38,9 +38,20 @@ def start(role: str, slug_of: Callable[[Exception], str]) -> None:
     observing.listen(_tracer)
 
 
+def places_order(scope: Any) -> bool:
+    """Return whether a request places an order. Such requests are measured and traced.
+
+    No others are traced, because their paths may contain secrets.
+
+    Args:
+        scope: RSGI's description of the request.
+    """
+    return scope.method == "POST" and ORDER_PATH.fullmatch(scope.path) is not None
+
+
 def answering(request: Request) -> AbstractContextManager[None]:
     """Trace the handling of a request that places an order; do nothing for other requests."""
-    if _tracer is None or request.scope.method != "POST" or not PURCHASE.fullmatch(request.scope.path):
+    if _tracer is None or not places_order(request.scope):
         return nullcontext()
     return _tracer.answering(request)
 
