@@ -104,6 +104,11 @@ class OnSale:
     products: Mapping[str, int]
     price: str = "9.90"
 
+    @property
+    def prices(self) -> dict[int, Decimal]:
+        """The price of each product, by product id."""
+        return dict.fromkeys(self.products.values(), Decimal(self.price))
+
     def cart(self, **units: int) -> dict[int, int]:
         """Return quantities by product id, the form of a cart that the shop expects."""
         return {self.products[sku]: quantity for sku, quantity in units.items()}

@@ -39,7 +39,13 @@ class RungOrders(APIView):
         offer = offers.get(body["sale"])
         if offer is None:
             raise UnknownSale(f"There is no sale {body['sale']}.")
-        order_request = make_request(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
+        order_request = make_request(
+            offer,
+            customer=customer_of(request),
+            quantities=body["quantities"],
+            key=key,
+            expected_prices=body["expected_prices"],
+        )
         for item in order_request.items:
             if not RungStock.objects.filter(sku=item.sku).exists():
                 raise _no_stock(item.sku)

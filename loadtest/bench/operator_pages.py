@@ -32,8 +32,8 @@ from loadtest import outcome, preparation
 from loadtest.arguments import positive
 from loadtest.bench import cpu
 from loadtest.bench.bursts import machine
+from loadtest.bench.buying import buy_one
 from loadtest.local_shop import LocalShop
-from shop.orders.place import place_order
 
 DESCRIPTION = (
     "Measure the overview, the list of orders, the export and the preflight check in a shop with many orders. The exit "
@@ -165,7 +165,7 @@ def measure_overview(operator: Operator, sale: int, product: int, customer: int)
     for number in range(1, PLACED + 1):
         # Place each order at another moment between two requests of the page.
         time.sleep(PAUSE * number / PLACED)
-        place_order(customer=customer, sale=sale, quantities={product: 1}, key=f"{sale}-{number}")
+        buy_one(sale=sale, product=product, customer=customer)
         placed_at = time.monotonic()
         time.sleep(PAUSE * (1 - number / PLACED))
         while True:

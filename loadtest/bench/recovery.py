@@ -18,7 +18,6 @@ if __name__ == "__main__":
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from statistics import median
 from unittest import mock
@@ -27,8 +26,8 @@ from uuid import UUID
 from inventory.errors import Refusal, TryAgain
 from inventory.requests import OrderRequest
 from loadtest import outcome, preparation
+from loadtest.bench.buying import buy_one
 from shop.orders import place
-from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 
 STOCK = 100
@@ -62,7 +61,7 @@ def measure_once(strategy: str, customers: Sequence[int]) -> float:
                 raise RuntimeError(f"{strategy}: the selling process ended before it was killed")
         while True:
             try:
-                place_order(customer=customers[1], sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+                buy_one(sale=burst.sale, product=product, customer=customers[1])
             except TryAgain:
                 if time.monotonic() - died > GIVE_UP_AFTER:
                     raise RuntimeError(f"{strategy}: nobody could buy within {GIVE_UP_AFTER:.0f} s") from None
@@ -83,7 +82,7 @@ def sell_until_killed(sale: int, product: int, customer: int) -> None:
             time.sleep(60)
 
     with mock.patch.object(place, "save", report_and_wait):
-        place_order(customer=customer, sale=sale, quantities={product: 1}, key=uuid.uuid4().hex)
+        buy_one(sale=sale, product=product, customer=customer)
     report_and_wait()
 
 

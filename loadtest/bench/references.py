@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import time
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -17,8 +16,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from inventory.strategies.locks import conninfo
 from loadtest import outcome, preparation
+from loadtest.bench.buying import buy_one
 from servers.postgres import WHEEL
-from shop.orders.place import place_order
 
 STOCK = 1_000_000
 MAX_CLIENTS = 100
@@ -63,7 +62,7 @@ def redis_lock_alone(customers: Sequence[int], seconds: float) -> float:
     placed, took, started = 0, 0.0, time.monotonic()
     while took < seconds:
         customer = customers[placed % len(customers)]
-        place_order(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+        buy_one(sale=burst.sale, product=product, customer=customer)
         placed, took = placed + 1, time.monotonic() - started
     (figures,) = outcome.stock_figures(burst)
     outcome.close_sale(burst)

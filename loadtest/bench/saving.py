@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from decimal import Decimal
 from statistics import median
 from uuid import UUID
 
@@ -51,8 +52,13 @@ def order_request(burst: Burst, customer: int) -> OrderRequest:
     offer = offers.read(burst.sale)
     if offer is None:
         raise RuntimeError("The benchmark's sale was deleted while it ran.")
-    quantities = dict.fromkeys(burst.products.values(), 1)
-    return make_request(offer, customer=customer, quantities=quantities, key=str(uuid_utils.compat.uuid7()))
+    return make_request(
+        offer,
+        customer=customer,
+        quantities=dict.fromkeys(burst.products.values(), 1),
+        key=str(uuid_utils.compat.uuid7()),
+        expected_prices=dict.fromkeys(burst.products.values(), Decimal(burst.price)),
+    )
 
 
 def copy(orders: Sequence[UUID]) -> float:

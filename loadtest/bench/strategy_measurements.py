@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import uuid
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -18,10 +17,10 @@ from redis.connection import AbstractConnection
 from inventory.strategies import registry
 from loadtest import outcome, preparation
 from loadtest.bench import cpu
+from loadtest.bench.buying import buy_one
 from loadtest.burst import Burst
 from loadtest.local_shop import LocalShop
 from loadtest.tokens import access_token
-from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 
 PLAIN = "plain"
@@ -118,7 +117,7 @@ def commands_per_order(name: str, customers: list[int]) -> dict[str, float]:
         return send(self, *args, **options)
 
     def buy(customer: int) -> None:
-        place_order(customer=customer, sale=burst.sale, quantities={product: 1}, key=uuid.uuid4().hex)
+        buy_one(sale=burst.sale, product=product, customer=customer)
 
     (product,) = burst.products.values()
     for customer in customers[:2]:

@@ -70,6 +70,12 @@ class RedisPyLockOrders(Orders):
         offer = offers.get(body["sale"])
         if offer is None:
             raise UnknownSale(f"There is no sale {body['sale']}.")
-        order_request = make_request(offer, customer=customer_of(request), quantities=body["quantities"], key=key)
+        order_request = make_request(
+            offer,
+            customer=customer_of(request),
+            quantities=body["quantities"],
+            key=key,
+            expected_prices=body["expected_prices"],
+        )
         placed = place_request(order_request, offer, PEER)
         return Response(order_json(placed.order), status=201)

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
-from types import MappingProxyType
 from uuid import UUID
 
 import msgspec
@@ -52,7 +51,6 @@ from shop.waiting.errors import NotAdmitted
 logger = logging.getLogger(__name__)
 
 NEVER = datetime.min.replace(tzinfo=UTC)
-NO_PRICES: Mapping[int, Decimal] = MappingProxyType({})
 RUNNING = "An order with this key is being placed. Ask again in a moment."
 
 _running: dict[RequestKey, UUID] = {}
@@ -70,7 +68,7 @@ def place_order(
     sale: int,
     quantities: Mapping[int, int],
     key: str,
-    expected_prices: Mapping[int, Decimal] = NO_PRICES,
+    expected_prices: Mapping[int, Decimal],
     ticket: str = "",
     guest: bool = False,
 ) -> Placed:
@@ -80,8 +78,8 @@ def place_order(
         customer: the id of the user who buys.
         quantities: units by product id.
         key: the customer's idempotency key; repeated calls with the same key return the same order.
-        expected_prices: unit prices that the customer saw, by product id. If one has changed, the order is refused.
-            A product that is not in this mapping is sold at its present price.
+        expected_prices: the unit price of each of these products that the customer was shown, by product id. If one
+            has changed, the order is refused.
         ticket: the customer's ticket from the waiting room; empty if the sale has no waiting room.
         guest: whether the customer is a guest, who may only buy if the sale allows guests.
 
@@ -92,7 +90,7 @@ def place_order(
         OrderError, InventoryError, NotAdmitted: nothing was sold. The customer may try the same key again.
     """
     offer = offers.get(sale)
-    if expected_prices and offer is not None and _changed_prices(offer, expected_prices):
+    if offer is not None and _changed_prices(offer, quantities, expected_prices):
         offer = offers.get_newest(sale)  # The customer may have seen a newer price than this process has cached.
     try:
         if offer is None:
@@ -181,7 +179,7 @@ def make_request(
     customer: int,
     quantities: Mapping[int, int],
     key: str,
-    expected_prices: Mapping[int, Decimal] = NO_PRICES,
+    expected_prices: Mapping[int, Decimal],
 ) -> OrderRequest:
     """Return the order request of a customer, with the prices and limits of the offer.
 
@@ -192,7 +190,7 @@ def make_request(
     for product in quantities:
         if product not in offer.products:
             raise UnknownProduct(product)
-    if expected_prices and (changed := _changed_prices(offer, expected_prices)):
+    if changed := _changed_prices(offer, quantities, expected_prices):
         raise PriceChanged(changed)
     wanted = sorted(
         ((offer.products[product], quantity) for product, quantity in quantities.items()),
@@ -210,20 +208,22 @@ def make_request(
     )
 
 
-def hash_of_body(sale: int, quantities: Mapping[int, int], expected_prices: Mapping[int, Decimal] = NO_PRICES) -> str:
+def hash_of_body(sale: int, quantities: Mapping[int, int], expected_prices: Mapping[int, Decimal]) -> str:
     """Return a hash of a request's content. It distinguishes a retry from a different order under the same key."""
-    body = [sale, sorted(quantities.items())]
-    if expected_prices:
-        body.append(sorted(expected_prices.items()))
+    body = [sale, sorted(quantities.items()), sorted(expected_prices.items())]
     return hashlib.sha256(msgspec.json.encode(body)).hexdigest()
 
 
-def _changed_prices(offer: Offer, expected: Mapping[int, Decimal]) -> list[ChangedPrice]:
-    """Return the products of an offer whose price is not the expected one."""
+def _changed_prices(offer: Offer, quantities: Mapping[int, int], expected: Mapping[int, Decimal]) -> list[ChangedPrice]:
+    """Return those of the ordered products whose price is not the expected one.
+
+    Raises:
+        KeyError: the price of a product is missing. Without it, the customer could pay a price they were not shown.
+    """
     return [
-        ChangedPrice(product, item.sku, price, item.price)
-        for product, price in expected.items()
-        if (item := offer.products.get(product)) is not None and item.price != price
+        ChangedPrice(product, item.sku, expected[product], item.price)
+        for product in quantities
+        if (item := offer.products.get(product)) is not None and item.price != expected[product]
     ]
 
 

@@ -14,10 +14,10 @@ from inventory.counters.whole import Counters
 from inventory.models import StockItem
 from inventory.strategies import registry
 from shop.models import Order
-from shop.orders.place import place_order
 from tests.factories import OnSale, new_customer, new_request, on_sale
 from tests.faults.buyers import Purchase
 from tests.faults.rounds import drift_in_redis, losses_in_answers, losses_in_tables, units_reserved
+from tests.shop.conftest import buy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -31,7 +31,7 @@ def offer() -> OnSale:
 def purchase(offer: OnSale) -> Purchase:
     """A purchase to which the shop responded with an order."""
     made = Purchase(new_customer(), str(uuid4()), offer.sale, [(offer.products["a"], 2)], answered=True)
-    placed = place_order(customer=made.customer, sale=made.sale, quantities=dict(made.cart), key=made.key)
+    placed = buy(offer, made.customer, made.key, a=2)
     made.orders.add(str(placed.order.pk))
     return made
 
@@ -90,5 +90,5 @@ def test_units_in_redis_without_an_owner(strategy: str) -> None:
 def test_a_reservation_whose_order_is_saved_is_no_drift(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     offer = on_sale({"a": 10}, strategy=strategy)
     monkeypatch.setattr(Counters, "confirm_reservation", lambda *_: False)  # The process dies before it confirms.
-    place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="1")
+    buy(offer, a=2)
     assert (units_reserved(offer.products), drift_in_redis(offer.products)) == (2, 0)

@@ -53,7 +53,7 @@ def test_a_failed_hot_row_has_no_figure(
 
 
 def test_a_client_that_lost_orders_has_no_figure(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "place_order", lambda **order: None)
+    monkeypatch.setattr(references, "buy_one", lambda **order: None)
     with pytest.raises(RuntimeError, match="orders were placed, but the tables hold"):
         references.redis_lock_alone(create_customers(2), 0.1)
 

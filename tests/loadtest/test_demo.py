@@ -104,7 +104,7 @@ def test_the_demo_ends_with_an_open_sale_and_one_that_comes(settings: Any) -> No
 def test_another_demo_delivers_what_was_sold_and_has_a_sale_that_comes() -> None:
     tonight, midnight = open_sales("last-unit")
     poster = tonight.items.get(product__sku="poster").product_id
-    buy(OnSale(tonight.pk, {"poster": poster}), poster=1)
+    buy(OnSale(tonight.pk, {"poster": poster}, "15.00"), poster=1)
     opened = timezone.now()
     Sale.objects.filter(pk=midnight.pk).update(opens_at=opened)
     again, next_one = open_sales("last-unit")

@@ -27,10 +27,10 @@ from loadtest.management.commands.rush import connection_warning
 from loadtest.preparation import create_customers
 from loadtest.results import Results
 from loadtest.verdict import NoVerdict, compute_verdict, holds, summarize
-from shop.orders.place import place_order
 from shop.orders.queued import save_queued
-from tests.factories import OnSale, new_customer, on_sale
+from tests.factories import OnSale, on_sale
 from tests.loadtest.conftest import CHECKOUT, Manage, Verdicts, python, rush_all
+from tests.shop.conftest import buy
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +136,7 @@ def burst_of(offer: OnSale, strategy: str, units: int) -> Burst:
 @pytest.mark.django_db(transaction=True)
 def test_a_confirmed_order_without_a_row_is_missing(redis: Redis) -> None:
     offer = on_sale({"a": 1})
-    order = place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="key").order
+    order = buy(offer, a=1).order
     confirmed = [str(order.pk), str(uuid4())]
     assert outcome.count_missing(burst_of(offer, "guarded-update", 1), confirmed) == 1
 
@@ -154,7 +154,7 @@ def test_a_confirmed_order_of_a_rung_without_a_row_is_missing() -> None:
 @pytest.mark.parametrize("left", [2, 1], ids=["enough left", "too few left"])
 def test_a_rejected_order_is_counted(redis: Redis, left: int) -> None:
     offer = on_sale({"a": 2}, strategy="lua-queue")
-    place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=2), key="key")
+    buy(offer, a=2)
     StockItem.objects.update(on_hand=1)
     save_queued()
     StockItem.objects.update(on_hand=left)
@@ -169,7 +169,7 @@ def test_an_order_that_is_still_queued_is_not_missing(redis: Redis, monkeypatch:
     monkeypatch.setattr(outcome, "QUEUE_SECONDS", 0.0)
     offer, results = on_sale({"a": 1}, strategy="lua-queue"), Results()
     with results.attempt() as attempt:
-        order = place_order(customer=new_customer(), sale=offer.sale, quantities=offer.cart(a=1), key="key").order
+        order = buy(offer, a=1).order
         attempt.sold(str(order.pk))
     with pytest.raises(NoVerdict, match="1 orders were confirmed but not saved, and 1 wait in the queue"):
         compute_verdict(burst_of(offer, "lua-queue", 1), results, host="", clients=1)

@@ -21,11 +21,11 @@ from shop.management.commands.sample import MIDNIGHT, TONIGHT, SampleProduct, Sa
 from shop.models import Order, Payment, Product, Refund, Sale, SaleItem, UnmatchedReport
 from shop.orders import payments, unmatched
 from shop.orders.ending import end_pending
+from shop.orders.place import place_order
 from shop.orders.returns import return_order
 from shop.sales import lifecycle
 from shop.sales.preheat import preheat_sale
 from tests.factories import OnSale, new_customer
-from tests.shop.conftest import buy
 from tests.shop.test_admin_addresses import World
 
 CUSTOMERS = ("frances", "grace", "ken", "margaret", "dennis", "barbara", "linus", "ada")
@@ -75,7 +75,10 @@ class BusyShop(World):
 
     @staticmethod
     def _order(offer: OnSale, name: str, **units: int) -> Order:
-        return Order.objects.get(pk=buy(offer, new_customer(name), **units).order.pk)
+        prices = dict(SaleItem.objects.filter(sale=offer.sale).values_list("product", "price"))
+        cart = {"quantities": offer.cart(**units), "expected_prices": prices}
+        placed = place_order(customer=new_customer(name), sale=offer.sale, key=name, **cart)
+        return Order.objects.get(pk=placed.order.pk)
 
     def _leave_a_history(self, order: Order) -> None:
         """Record an event in the history of some objects, as an operator does."""

@@ -217,7 +217,13 @@ def payment(order: UUID, reference: str = "pay_1", amount: Any = "19.80") -> dic
 def buy(offer: OnSale, customer: int | None = None, key: str = "", **units: int) -> Placed:
     """Place an order of a customer under a key. A missing customer or key is created."""
     customer = new_customer() if customer is None else customer
-    return place_order(customer=customer, sale=offer.sale, quantities=offer.cart(**units), key=key or str(uuid4()))
+    return place_order(
+        customer=customer,
+        sale=offer.sale,
+        quantities=offer.cart(**units),
+        key=key or str(uuid4()),
+        expected_prices=offer.prices,
+    )
 
 
 def make_due(*orders: UUID) -> None:

@@ -477,7 +477,7 @@ def test_an_item_moved_to_an_open_sale_is_sold_at_once(admin_client: Client, str
     assert admin_client.post(f"{SALES}{after.sale}/change/", {**addition, **product}).status_code == 302
     offers.cache.clear()
 
-    assert bought(OnSale(after.sale, before.products), a=10).state == "pending"
+    assert bought(OnSale(after.sale, before.products, "5.00"), a=10).state == "pending"
 
 
 WHY = "The box was empty."

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,10 @@ def request_of(offer: OnSale, customer: int, **units: int) -> tuple[OrderRequest
     """Return an order request with the key `mine`, and its offer (the products and prices of the sale)."""
     known = offers.read(offer.sale)
     assert known is not None
-    return make_request(known, customer=customer, quantities=offer.cart(**units), key="mine"), known
+    request = make_request(
+        known, customer=customer, quantities=offer.cart(**units), key="mine", expected_prices=offer.prices
+    )
+    return request, known
 
 
 class Paused(Strategy):
@@ -507,19 +511,21 @@ def test_a_deleted_customer_buys_nothing(customer: int, name: str) -> None:
 
 
 def test_equal_bodies_have_equal_hashes() -> None:
-    assert hash_of_body(1, {1: 1, 2: 2}) == hash_of_body(1, {2: 2, 1: 1})
+    one, two = Decimal("1.00"), Decimal("2.00")
+    assert hash_of_body(1, {1: 1, 2: 2}, {1: one, 2: two}) == hash_of_body(1, {2: 2, 1: 1}, {2: two, 1: one})
     different = [(1, {1: 1}), (1, {1: 2}), (1, {2: 1}), (2, {1: 1}), (1, {1: 12}), (1, {11: 2}), (11, {1: 2})]
-    assert len({hash_of_body(sale, cart) for sale, cart in different}) == len(different)
+    hashes = {hash_of_body(sale, cart, dict.fromkeys(cart, price)) for sale, cart in different for price in (one, two)}
+    assert len(hashes) == 2 * len(different)
 
 
 def test_a_retry_finds_its_order_when_the_sale_is_gone(customer: int) -> None:
     offer, gone = on_sale({"a": 2}), 2**62
-    cart = offer.cart(a=1)
-    placed = place_order(customer=customer, sale=offer.sale, quantities=cart, key="one")
-    Order.objects.update(body_hash=hash_of_body(gone, cart))
-    again = place_order(customer=customer, sale=gone, quantities=cart, key="one")
+    cart, prices = offer.cart(a=1), offer.prices
+    placed = place_order(customer=customer, sale=offer.sale, quantities=cart, key="one", expected_prices=prices)
+    Order.objects.update(body_hash=hash_of_body(gone, cart, prices))
+    again = place_order(customer=customer, sale=gone, quantities=cart, key="one", expected_prices=prices)
     assert (again.order.pk, again.replayed) == (placed.order.pk, True)
     with pytest.raises(KeyReused):
-        place_order(customer=customer, sale=gone, quantities={**cart, 2**40: 1}, key="one")
+        place_order(customer=customer, sale=gone, quantities={**cart, 2**40: 1}, key="one", expected_prices=prices)
     with pytest.raises(UnknownSale):
-        place_order(customer=customer, sale=gone, quantities=cart, key="another")
+        place_order(customer=customer, sale=gone, quantities=cart, key="another", expected_prices=prices)

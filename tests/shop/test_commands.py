@@ -32,6 +32,7 @@ from servers import RunFolder
 from shop import conservation
 from shop.models import Order, Product, Sale, SaleItem
 from shop.orders.place import place_order
+from shop.orders.receipts import Placed
 from shop.runtime.serve import refuse_busy_port, web_command
 from tests.shop.conftest import raising
 
@@ -55,12 +56,18 @@ def sold_as(slug: str) -> Sale:
     return Sale.objects.get(slug=slug)
 
 
+def buy(customer: int, sale: Sale, product: Product) -> Placed:
+    """Place an order of one unit at its present price."""
+    prices = {product.pk: SaleItem.objects.get(sale=sale, product=product).price}
+    return place_order(customer=customer, sale=sale.pk, quantities={product.pk: 1}, key="k", expected_prices=prices)
+
+
 def test_the_sample_can_be_repeated_and_keeps_existing_data(redis: Redis) -> None:
     run_sample("--password", "first")
     sale = sold_as("tonight")
     poster = Product.objects.get(sku="poster")
     customer = User.objects.get(username="buyer").pk
-    place_order(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="the last one")
+    buy(customer, sale, poster)
     said = run_sample("--password", "second")
     assert f"product {poster.pk}: Signed poster" in said
     assert (Product.objects.count(), Sale.objects.count(), SaleItem.objects.count()) == (6, 2, 6)
@@ -155,7 +162,7 @@ def test_the_sample_sells_with_the_strategy_that_is_asked_for(redis: Redis, name
     assert (sale.strategy, sale.preheated_at is not None) == (name, True)
     customer = User.objects.get(username="buyer").pk
     poster = Product.objects.get(sku="poster")
-    assert not place_order(customer=customer, sale=sale.pk, quantities={poster.pk: 1}, key="mine").replayed
+    assert not buy(customer, sale, poster).replayed
 
 
 @pytest.mark.parametrize("name", ["compute-and-overwrite", "no-such-strategy"])

@@ -44,12 +44,13 @@ def test_threads_that_share_a_connection_sell_everything(one_connection: None, s
     offer = offers.read(sale.sale)
     assert offer is not None
     start = threading.Barrier(BUYERS)
+    cart = {"quantities": sale.cart(a=1), "expected_prices": sale.prices}
 
     def buy(turn: int) -> Placed:
         """Place an order. If `turn` is odd, the thread reads the offer first, so it already holds the connection."""
         if turn % 2:
-            return place_order(customer=customers[turn], sale=sale.sale, quantities=sale.cart(a=1), key=str(uuid4()))
-        request = make_request(offer, customer=customers[turn], quantities=sale.cart(a=1), key=str(uuid4()))
+            return place_order(sale=sale.sale, customer=customers[turn], key=str(uuid4()), **cart)
+        request = make_request(offer, customer=customers[turn], key=str(uuid4()), **cart)
         return place_request(request, offer, registry.get(name))
 
     def request(turn: int) -> Placed | Exception:

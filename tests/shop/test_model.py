@@ -39,7 +39,6 @@ from shop.orders.customer_changes import cancel_order, pay_order
 from shop.orders.errors import KeyReused
 from shop.orders.expiry import expire_unpaid
 from shop.orders.lookup import find_order
-from shop.orders.place import place_order
 from shop.orders.queued import save_queued
 from shop.orders.receipts import Placed
 from shop.overview.stock_report import read_counters
@@ -48,6 +47,7 @@ from shop.sales import lifecycle
 from shop.sales.preheat import CannotPreheat, preheat_sale
 from shop.sold import saved
 from tests.factories import DISTINCT, OnSale, new_customer, on_sale
+from tests.shop.conftest import buy
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -94,7 +94,7 @@ class Shop(RuleBasedStateMachine):
         """Buy. Try again while the stock is not loaded. After the second attempt, save queued orders first."""
         for attempt in range(4):
             try:
-                return place_order(customer=customer, sale=self.offer.sale, quantities=self.offer.cart(**cart), key=key)
+                return buy(self.offer, customer, key, **cart)
             except StockNotLoaded:
                 if attempt == 1:
                     save_queued()

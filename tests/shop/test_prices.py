@@ -102,8 +102,21 @@ def test_a_malformed_price_is_refused(buyer: Buyer, settings: Any, subtests: pyt
     assert orders_in() == 0
 
 
-def test_a_request_without_prices_has_the_hash_that_earlier_versions_have_stored() -> None:
-    assert hash_of_body(7, {2: 1, 1: 3}) == hashlib.sha256(b"[7,[[1,3],[2,1]]]").hexdigest()
+def test_a_request_has_the_hash_that_earlier_versions_have_stored() -> None:
+    """Otherwise, an update of the shop would refuse the retry of a request that the earlier version has served."""
+    prices = {1: Decimal("9.90"), 2: Decimal("5.00")}
+    stored = hashlib.sha256(b'[7,[[1,3],[2,1]],[[1,"9.90"],[2,"5.00"]]]').hexdigest()
+    assert hash_of_body(7, {2: 1, 1: 3}, prices) == stored
+
+
+def test_an_order_names_the_price_of_each_product(customer: int) -> None:
+    """Without a price, the customer could pay one that they were not shown."""
+    offer = on_sale({"a": 1, "b": 1})
+    prices = {offer.products["a"]: Decimal(offer.price)}
+    cart = offer.cart(a=1, b=1)
+    with pytest.raises(KeyError):
+        place_order(customer=customer, sale=offer.sale, quantities=cart, key="k", expected_prices=prices)
+    assert orders_in() == 0
 
 
 def test_a_retry_at_another_price_waits_for_the_running_request(customer: int, monkeypatch: pytest.MonkeyPatch) -> None:

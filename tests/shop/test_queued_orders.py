@@ -306,7 +306,8 @@ def test_an_order_queued_during_preheating_keeps_its_stock(buyer: Buyer) -> None
     """The order enters the queue after preheating of the next sale has read the queue once."""
     offer = on_sale({"a": 1}, strategy="lua-queue")
     known = offers.read(offer.sale)
-    request = make_request(known, customer=buyer.customer, quantities=offer.cart(a=1), key="late")
+    cart = {"quantities": offer.cart(a=1), "expected_prices": offer.prices}
+    request = make_request(known, customer=buyer.customer, key="late", **cart)
     Sale.objects.update(closes_at=timezone.now())
     after = on_sale({"a": 0}, strategy="segmented-lock", preheat=False)
     queue = partial(registry.get("lua-queue").place, request, save)

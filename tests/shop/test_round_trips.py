@@ -43,7 +43,7 @@ def test_a_batch_takes_any_number_of_skus_in_one_statement() -> None:
     sale = on_sale(dict.fromkeys("abcdef", 5))
     offer = offers.get(sale.sale)
     requests = [
-        make_request(offer, customer=new_customer(), quantities={product: 1}, key="one")
+        make_request(offer, customer=new_customer(), quantities={product: 1}, key="one", expected_prices=sale.prices)
         for product in sale.products.values()
     ]
     with counted() as (sql, _):

@@ -21,7 +21,7 @@ from shop import reconcile as reconciling
 from shop.models import Order, Payment, Sale, SaleItem
 from shop.orders import payments
 from shop.orders.customer_changes import cancel_order
-from shop.orders.place import make_request, place_order
+from shop.orders.place import make_request
 from shop.orders.queued import save_queued
 from shop.orders.receipts import Placed
 from shop.orders.saving import save
@@ -88,7 +88,8 @@ def assert_all_can_be_bought(offer: OnSale, units: int) -> None:
 def late_order(first: str, second: str, units: int) -> tuple[Callable[[], object], OnSale]:
     """Return a function that places a late order of an ended sale, and return the next sale, which is open."""
     offer = on_sale({"a": 10}, strategy=first)
-    request = make_request(offers.read(offer.sale), customer=new_customer(), quantities=offer.cart(a=units), key="late")
+    cart = {"quantities": offer.cart(a=units), "expected_prices": offer.prices}
+    request = make_request(offers.read(offer.sale), customer=new_customer(), key="late", **cart)
     Sale.objects.update(closes_at=timezone.now())
     return partial(registry.get(first).place, request, save), on_sale({"a": 0}, strategy=second)
 
@@ -312,8 +313,7 @@ def test_a_correction_finds_split_units(name: str) -> None:
 def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
     """A late payment locks its stock rows before segments, as carts do. Another sequence could deadlock."""
     offer = on_sale({"a": 10, "c": 10}, strategy="segmented-lock")
-    cart = {"customer": new_customer(), "quantities": offer.cart(a=1, c=1), "key": "k"}
-    order = Order.objects.get(pk=place_order(sale=offer.sale, **cart).order.pk)
+    order = Order.objects.get(pk=conftest.buy(offer, a=1, c=1).order.pk)
     cancel_order(order.pk, customer=order.customer_id)
     preheat_sale(offer.sale)
 
