@@ -25,7 +25,7 @@ from lab.ladder.locks.ttl_healed_by_waiters import TtlHealedByWaiters
 from lab.ladder.locks.ttl_healed_in_one_script import TtlHealedInOneScript
 from lab.ladder.locks.ttl_zero_prolongs import TtlZeroProlongs
 from lab.ladder.locks.watch_release import WatchRelease
-from locking import Lock, LockUnavailable
+from locking import Lock, LockUnavailable, renewal
 from servers.valkey import Valkey
 from tests.locking.conformance import (
     LONG,
@@ -218,7 +218,14 @@ class TestOwnerAsText(RungConformance): ...
 
 
 @control("renews-nothing", fails={RENEWED}, passes={EXCLUDES, HOLD, RENEWAL_ENDS})
-class TestRenewsNothing(RungConformance, RenewsConformance): ...
+class TestRenewsNothing(RungConformance, RenewsConformance):
+    @pytest.fixture(autouse=True)
+    def no_renewal_when_the_ttl_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Renew after 0.4, 0.8 and 1.2 times the TTL.
+
+        If the TTL ends between the two commands of a renewal, this lock acquires itself again, and looks sound.
+        """
+        monkeypatch.setattr(renewal, "RENEWALS_PER_TTL", 2.5)
 
 
 @control("redisson-lease-time", fails=set(), passes={LATE, TOLD, OUTERMOST})
