@@ -125,8 +125,9 @@ def measure_commit() -> None:
     """Tell the observers how long the open transaction takes to commit, counted from this call.
 
     Call it after the last statement of the transaction. If the transaction is rolled back, observers are not told.
+    They are not told either of a transaction that was not begun by `atomic`: Django cannot tell when it is committed.
     """
-    if _observers:
+    if _observers and transaction.get_connection().in_atomic_block:
         began = time.monotonic()
         transaction.on_commit(lambda: committed(time.monotonic() - began), robust=True)
 
