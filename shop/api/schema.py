@@ -35,7 +35,7 @@ BY_OPERATION = {
         problems.NOT_LOADED,
     ),
     ("/api/orders/", "get"): (problems.NOT_FOUND,),
-    ("/api/orders/{order}/", "get"): (problems.NOT_FOUND,),
+    ("/api/orders/{order}/", "get"): (problems.NOT_FOUND, problems.STILL_QUEUED),
     ("/api/orders/{order}/pay/", "post"): (
         problems.PROVIDER_DECIDES,
         problems.NOT_FOUND,

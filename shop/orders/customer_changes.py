@@ -35,7 +35,8 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
         ProviderDecides: the shop has a payment provider, or `PAY_WITHOUT_PROVIDER` is not set.
         Order.DoesNotExist: the customer has no such order.
         StillQueued: the order is not saved yet.
-        NotPayable: the order was cancelled, rejected or refunded, or has expired.
+        StockUnavailable: the order has no row, and Redis does not answer, so the order may be queued.
+        NotPayable: the order was cancelled, rejected or refunded, has expired, or is lost.
     """
     if provider().connected:
         raise ProviderDecides("In this shop the payment provider reports payments. Pay there.")
@@ -45,7 +46,7 @@ def pay_order(order: UUID, *, customer: int) -> Changed:
             "PAYMENT_PROVIDER), or sets PAY_WITHOUT_PROVIDER to try it."
         )
     with transaction.atomic(durable=True):
-        mine = lock_order(order, customer=customer)
+        mine = lock_order(order, customer=customer, otherwise=NotPayable)
         replayed = mine.state == Order.State.PAID
         if mine.state == Order.State.PENDING:
             payments.record_payment(mine, reference=f"{payments.BY_CUSTOMER}{mine.pk}", amount=mine.total)
@@ -60,10 +61,11 @@ def cancel_order(order: UUID, *, customer: int) -> Changed:
     Raises:
         Order.DoesNotExist: the customer has no such order.
         StillQueued: the order is not saved yet.
-        NotCancellable: the order was paid, refunded or rejected, or has expired.
+        StockUnavailable: the order has no row, and Redis does not answer, so the order may be queued.
+        NotCancellable: the order was paid, refunded or rejected, has expired, or is lost.
     """
     with transaction.atomic(durable=True):
-        mine = lock_order(order, customer=customer)
+        mine = lock_order(order, customer=customer, otherwise=NotCancellable)
         replayed = mine.state == Order.State.CANCELLED
         if mine.state == Order.State.PENDING:
             return_units([mine.pk])

@@ -20,7 +20,7 @@ from inventory.strategies.base import Strategy
 from shop import clock
 from shop.models import Order, Product
 from shop.orders import receipts, states
-from shop.orders.errors import KeyReused, StillQueued
+from shop.orders.errors import KeyReused, OrderError, StillQueued
 from shop.orders.ids import VERSION, is_of, placed_at, placed_seconds
 from shop.orders.receipts import Placed, Receipt, RequestKey
 from shop.sales import offers
@@ -54,13 +54,7 @@ def find_order(order: UUID, *, customer: int) -> Placed:
     # Read the row again: a worker may have saved the order since the first read. If another order of the customer has
     # the same key, read that order instead.
     meanwhile = _saved(pk=(waiting and waiting.existing) or order, customer=customer)
-    if meanwhile is None and waiting is not None and waiting.customer == customer:
-        meanwhile = _rejected(order, waiting)
-    if meanwhile is None and waiting is None and is_of(order, customer):
-        meanwhile = _lost(order, customer)
-    if meanwhile is None:
-        raise Order.DoesNotExist(f"There is no order {order}.")
-    return Placed(meanwhile, replayed=True)
+    return Placed(meanwhile or _without_row(order, customer, waiting), replayed=True)
 
 
 def order_under_key(strategy: Strategy | None, customer: int, key: str, body_hash: str, refused: Exception) -> Placed:
@@ -123,12 +117,17 @@ def why_never_saved(order: UUID) -> str:
     return "" if waiting.order is not None else f"Order {order} was rejected: {waiting.reason}"
 
 
-def lock_order(order: UUID, *, customer: int) -> Order:
+def lock_order(order: UUID, *, customer: int, otherwise: type[OrderError]) -> Order:
     """Lock the customer's order in the open transaction, and return it. See `states.locked`.
+
+    Args:
+        otherwise: the error to raise if the order was rejected without a row, or is lost.
 
     Raises:
         Order.DoesNotExist: the customer has no such order.
         StillQueued: the order is not saved yet.
+        StockUnavailable: the order has no row, and Redis does not answer, so the order may be queued.
+        OrderError: the error `otherwise`.
     """
     with suppress(Order.DoesNotExist):
         return states.locked(order, customer=customer)
@@ -136,7 +135,9 @@ def lock_order(order: UUID, *, customer: int) -> Order:
     if waiting is not None and waiting.order is not None and waiting.order.customer == customer:
         raise StillQueued("The order is queued. Ask again when it is saved.")
     # Read again, as `find_order` does: a worker may have saved the order, or another order may have the same key.
-    return states.locked((waiting and waiting.existing) or order, customer=customer)
+    with suppress(Order.DoesNotExist):
+        return states.locked((waiting and waiting.existing) or order, customer=customer)
+    raise otherwise(f"The order is {_without_row(order, customer, waiting).state}.")
 
 
 def _saved(**of: Any) -> Receipt | None:
@@ -153,6 +154,23 @@ def _queued(waiting: QueuedOrder) -> Placed:
     offer = offers.get(request.sale)
     receipt = receipts.of_request(request, ids, currency=offer.currency if offer else "", queued=True)
     return Placed(receipt, replayed=True, queued=True, place=waiting.place)
+
+
+def _without_row(order: UUID, customer: int, waiting: QueuedOrder | None) -> Receipt:
+    """Return the receipt of an order that is neither saved nor queued.
+
+    Args:
+        waiting: what Redis still knows of the order.
+
+    Raises:
+        Order.DoesNotExist: the customer has no such order.
+        StillQueued: a worker may have read the order before Redis lost it, and may still save it.
+    """
+    if waiting is not None and waiting.customer == customer:
+        return _rejected(order, waiting)
+    if waiting is None and is_of(order, customer):
+        return _lost(order, customer)
+    raise Order.DoesNotExist(f"There is no order {order}.")
 
 
 def _rejected(order: UUID, waiting: QueuedOrder) -> Receipt:

@@ -45,6 +45,8 @@ def test_a_lost_order_says_so_at_its_address(
         redis.flushall()
     answer = assert_problem(buyer.get(address), 409, "still-queued")
     assert answer["detail"] == "The shop is looking for this order. Ask again in a moment."
+    for change in ("pay", "cancel"):
+        assert_problem(buyer.post(f"{address}{change}/"), 409, "still-queued")
     settings.RECONCILE_GRACE = 0
     found = buyer.get(address)
     assert found.status_code == 200
@@ -53,6 +55,10 @@ def test_a_lost_order_says_so_at_its_address(
     assert tuple(order[name] for name in ("id", "state", "sale", "items")) == lost
     assert order["reason"].startswith("The shop has lost this order")
     assert other_buyer.get(address).status_code == 404
+    for change, problem in (("pay", "not-payable"), ("cancel", "not-cancellable")):
+        refused = assert_problem(buyer.post(f"{address}{change}/"), 409, problem)
+        assert refused["detail"] == "The order is rejected."
+        assert_problem(other_buyer.post(f"{address}{change}/"), 404, "not-found")
 
 
 def test_an_order_that_never_was_is_not_found(buyer: Buyer, settings: Any) -> None:

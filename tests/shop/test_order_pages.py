@@ -197,6 +197,7 @@ def test_a_lost_order_is_looked_for_and_then_says_so(
     page = shown(client, order)
     assert "The shop has lost this order" in words(page)
     assert events(page) == ["Placed", "Lost"]
+    assert [client.post(f"/orders/{order}/{change}/").status_code for change in ("pay", "cancel")] == [409, 409]
 
 
 def test_while_redis_is_away_a_saved_order_is_shown_and_another_one_asks_to_come_again(

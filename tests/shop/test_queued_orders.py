@@ -25,6 +25,8 @@ from inventory.strategies import registry
 from shop import conservation
 from shop.models import Allowance, Order, Product, Sale, SaleItem
 from shop.orders import queued
+from shop.orders.customer_changes import cancel_order, pay_order
+from shop.orders.errors import StillQueued
 from shop.orders.expiry import expire_unpaid
 from shop.orders.place import hash_of_body, make_request
 from shop.orders.queued import save_queued
@@ -382,6 +384,20 @@ def test_an_order_of_a_deleted_sale_is_rejected_without_a_row(buyer: Buyer, othe
     placed, shown = (datetime.fromisoformat(each["created_at"]) for each in (answer.json(), rejected))
     assert abs(placed - shown) < timedelta(seconds=1)
     assert_problem(other_buyer.get(answer.headers["Location"]), 404, "not-found")
+    for change, problem in (("pay", "not-payable"), ("cancel", "not-cancellable")):
+        assert_problem(buyer.post(f"{answer.headers['Location']}{change}/"), 409, problem)
+        assert_problem(other_buyer.post(f"{answer.headers['Location']}{change}/"), 404, "not-found")
+
+
+def test_a_change_of_a_queued_order_loads_no_offer(
+    buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change holds a connection. A thread that loads the offer may be waiting for one."""
+    order = UUID(buyer.order(order_body(offer, a=1)).json()["id"])
+    monkeypatch.setattr(offers, "get", raising(AssertionError("loads an offer")))
+    for change in (pay_order, cancel_order):
+        with pytest.raises(StillQueued):
+            change(order, customer=buyer.customer)
 
 
 @pytest.mark.parametrize("what", ["pay", "cancel"])
