@@ -125,7 +125,7 @@ def measure_commit() -> None:
     """Tell the observers how long the open transaction takes to commit, counted from this call.
 
     Call it after the last statement of the transaction. If the transaction is rolled back, observers are not told.
-    They are not told either of a transaction that was not begun by `atomic`: Django cannot tell when it is committed.
+    Nor are they told of a transaction that `atomic` did not begin: Django does not know when it is committed.
     """
     if _observers and transaction.get_connection().in_atomic_block:
         began = time.monotonic()

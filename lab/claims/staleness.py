@@ -19,7 +19,7 @@ STRESSING = ("lab.claims.stress:stress_entry",)
 
 CLIENTS = ("bursts", "client_processes", "clients")
 STRATEGIES = (
-    *("bursts", "clients", "cpu", "growth", "peer_strategy", "recovery", "references", "saving", "settings"),
+    *("bursts", "buying", "clients", "cpu", "growth", "peer_strategy", "recovery", "references", "saving", "settings"),
     *("strategies", "strategy_measurements", "strategy_report", "urls", "views", "wsgi"),
 )
 CONTENDERS = (

@@ -54,7 +54,9 @@ class NewOrderItemSerializer(serializers.Serializer[Any]):
     price = AmountField(
         max_digits=16,
         decimal_places=2,
-        error_messages={"required": "Send the price of one unit that the customer was shown, as in the sale."},
+        error_messages={
+            "required": "Send the price of one unit that the customer was shown. GET /api/sales/<id>/ has it."
+        },
         help_text="Price of one unit that the customer was shown. If it has changed, the answer is `price-changed`.",
     )
 

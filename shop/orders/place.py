@@ -78,8 +78,8 @@ def place_order(
         customer: the id of the user who buys.
         quantities: units by product id.
         key: the customer's idempotency key; repeated calls with the same key return the same order.
-        expected_prices: the unit price of each of these products that the customer was shown, by product id. If one
-            has changed, the order is refused.
+        expected_prices: for each ordered product, by product id, the unit price that the customer was shown. If a
+            price has changed, the order is refused.
         ticket: the customer's ticket from the waiting room; empty if the sale has no waiting room.
         guest: whether the customer is a guest, who may only buy if the sale allows guests.
 
@@ -88,6 +88,7 @@ def place_order(
 
     Raises:
         OrderError, InventoryError, NotAdmitted: nothing was sold. The customer may try the same key again.
+        KeyError: the price of an ordered product is missing.
     """
     offer = offers.get(sale)
     if offer is not None and _changed_prices(offer, quantities, expected_prices):
@@ -186,6 +187,7 @@ def make_request(
     Raises:
         UnknownProduct: the offer does not include a product.
         PriceChanged: a price of the offer is not the expected one.
+        KeyError: the price of an ordered product is missing.
     """
     for product in quantities:
         if product not in offer.products:

@@ -41,7 +41,7 @@ def start(role: str, slug_of: Callable[[Exception], str]) -> None:
 def places_order(scope: Any) -> bool:
     """Return whether a request places an order. Such requests are measured and traced.
 
-    No others are traced, because their paths may contain secrets.
+    Other requests are not traced, because their paths may contain secrets.
 
     Args:
         scope: RSGI's description of the request.

@@ -94,6 +94,10 @@ def test_each_changed_price_of_a_cart_is_named(buyer: Buyer) -> None:
 def test_a_malformed_price_is_refused(buyer: Buyer, settings: Any, subtests: pytest.Subtests) -> None:
     settings.ORDER_RATE = 1000
     offer = on_sale({"a": 3}, price="10.00")
+    missing = assert_problem(
+        buyer.order({"sale": offer.sale, "items": [{"product": 1, "quantity": 1}]}), 400, "invalid"
+    )
+    assert missing["errors"][0]["detail"].startswith("Send the price of one unit that the customer was shown.")
     for price in (10, 10.0, "10", "10.0", "10.000", "-10.00", "1e1", "", None, "9" * 15 + ".00"):
         with subtests.test(price=repr(price)):
             answer = buyer.order(body_with_price(offer, price))
@@ -102,8 +106,8 @@ def test_a_malformed_price_is_refused(buyer: Buyer, settings: Any, subtests: pyt
     assert orders_in() == 0
 
 
-def test_a_request_has_the_hash_that_earlier_versions_have_stored() -> None:
-    """Otherwise, an update of the shop would refuse the retry of a request that the earlier version has served."""
+def test_the_hash_of_a_request_does_not_change() -> None:
+    """If it changed, an update of the shop would refuse the retry of a request that was served before the update."""
     prices = {1: Decimal("9.90"), 2: Decimal("5.00")}
     stored = hashlib.sha256(b'[7,[[1,3],[2,1]],[[1,"9.90"],[2,"5.00"]]]').hexdigest()
     assert hash_of_body(7, {2: 1, 1: 3}, prices) == stored
