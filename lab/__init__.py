@@ -1,1 +1,1 @@
-"""The lab: all code that is wrong on purpose. It runs only with LAB_ENABLED, and has its own tables."""
+"""The lab: it has all code that is wrong on purpose, with its own tables. Its pages exist only with LAB_ENABLED."""

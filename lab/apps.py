@@ -25,7 +25,7 @@ class LabConfig(AppConfig):
 
 
 def check_sandbox_count(**_: Any) -> Sequence[CheckMessage]:
-    """Check that Redis has a database for each of the LAB_SANDBOXES in addition to the shop's."""
+    """Check that LAB_SANDBOXES is from 1 to `MOST`, the number of Redis databases besides the shop's."""
     from lab.sandbox.databases import MOST
 
     if 1 <= settings.LAB_SANDBOXES <= MOST:

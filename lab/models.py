@@ -1,4 +1,4 @@
-"""Tables from which the lab's flawed strategies (rungs) sell. They have no constraints, so that a flaw can show."""
+"""Tables from which the rungs of the lab sell. No constraint guards the stock, so that a flaw can show."""
 
 from django.db import models
 

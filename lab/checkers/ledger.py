@@ -1,4 +1,4 @@
-"""The ledger of flawed ways of selling: save orders in the lab's own tables, and check the conservation law there.
+"""The ledger of the lab's ways of selling: save orders in the lab's own tables, and check the conservation law there.
 
 The law: units received = units on hand + units sold.
 """

@@ -1,1 +1,1 @@
-"""Check the claim of each rung, a lock or a way of selling: flawed or sound. Store the results."""
+"""Check the claim of each rung (a lock or a way of selling) to be flawed or sound. Store the results."""

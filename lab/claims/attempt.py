@@ -37,7 +37,7 @@ LIMIT = 30.0
 
 
 class RunningClock(VirtualClock):
-    """A clock that runs by itself, in monotonic seconds, and can be set forward."""
+    """A clock that runs by itself, in monotonic seconds, and can be set."""
 
     def __init__(self) -> None:
         self._ahead = 0.0

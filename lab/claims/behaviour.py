@@ -37,8 +37,8 @@ def hash_of_behaviour(roots: Iterable[Any], *, slug: str = "", slugs: Collection
     Args:
         roots: functions and classes of the project or of other packages, or names as `module:name`.
         slug: the rung in question.
-        slugs: the slugs of all rungs. If a dict has slugs as keys, only the entry of `slug` is hashed. Then a
-            change of another entry does not change the hash.
+        slugs: the slugs of all rungs. Of a dict or set with slugs among its keys, only the entry of `slug` is hashed.
+            Then a change of another entry does not change the hash.
     """
     digest = hashlib.sha256()
     for text in sorted(reach(roots, slug=slug, slugs=slugs).values()):

@@ -33,8 +33,8 @@ class Shared:
         sandbox: the sandbox in which they run. Its clock must run.
         gate: the gate that a client passes at each step.
         barrier: the barrier at which all clients start together.
-        reports: queue of pairs: a client's name, and None if the client is done. Otherwise a future: the main thread
-            makes the fault happen if it can, and puts into the future whether it happened.
+        reports: queue of pairs of a client's name and a future. The main thread makes the fault happen if it can, and
+            puts into the future whether it happened. A client that is done reports None in place of the future.
         reaches_step: called by a client before each step and each wait. Returns whether a fault happened there.
         pause: maximum pause of a client before a step, in seconds.
     """
@@ -65,7 +65,8 @@ class Client:
         done: whether it takes no further step.
         waits: whether it sleeps, or listens to a server.
         polls: how often it has checked whether its wait is over.
-        failures: how often such a check failed, or the client slept before another attempt.
+        failures: number of checks for an answer that found none, plus the number of sleeps that have ended. A client
+            sleeps after a failed attempt.
         session: the Postgres session of its lock, if the lock has one.
     """
 

@@ -4,7 +4,7 @@ The file is a JSON object with a member for each part that was measured:
 
     {"strategies": {
         "made": "2026-01-31",        the day (UTC)
-        "short": false,              whether it was a short run of a few seconds each, for orientation only
+        "short": false,              whether it was a short run, for orientation only
         "source": "3f0c…",           `behaviour_of_comparison` of the code that was measured
         "machine": {"cpus": 2, "processor": "x86_64", "python": "3.11.7"},
         "report": {…}                the output of `python -m loadtest.bench strategies --json --recovery`

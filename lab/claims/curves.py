@@ -92,7 +92,7 @@ def segments(report: Mapping[str, Any]) -> list[SegmentsRow]:
     """Return the rows of a report of `python -m loadtest.bench segments --json`.
 
     Raises:
-        ValueError: there are no rows, they differ in the durations of work, or nothing was sold.
+        ValueError: there are no rows, they differ in the durations of work, or a rate of orders is not above 0.
     """
     rows = [
         SegmentsRow(
@@ -114,7 +114,7 @@ def contention(report: Mapping[str, Any]) -> list[ContentionRow]:
     """Return the rows of a report of `python -m loadtest.bench contention --json`.
 
     Raises:
-        ValueError: there are no rows, or nothing was sold.
+        ValueError: there are no rows, or a rate of orders or a wait is not above 0.
     """
     rows = [
         ContentionRow(int(row["clients"]), _contended(row["optimistic"]), _contended(row["row-lock"]))
@@ -129,7 +129,7 @@ def retry_delay(report: Mapping[str, Any]) -> list[HandOverRow]:
     """Return the rows of a report of `python -m loadtest.bench retry-delay --json`.
 
     Raises:
-        ValueError: no retry delay or no other lock was measured, or a hand-over took no time.
+        ValueError: no row has a retry delay, every row has one, or a delay or the time of a hand-over is not above 0.
     """
     rows = [
         HandOverRow(
@@ -157,7 +157,11 @@ def _contended(cell: Mapping[str, Any]) -> ContendedSale:
 
 
 def _positive(value: Any) -> float:
-    """Return a figure as a number, if it is above 0. Pages divide by it and draw it on a logarithmic axis."""
+    """Return a figure as a number. Pages divide by it, or draw it on a logarithmic axis.
+
+    Raises:
+        ValueError: the figure is not above 0.
+    """
     if (figure := float(value)) <= 0:
         raise ValueError(f"{figure:g} is no measurement.")
     return figure

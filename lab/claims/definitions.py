@@ -290,7 +290,10 @@ def _is_table(statement: ast.stmt, slugs: frozenset[str]) -> bool:
 
 
 def _collection(statement: ast.stmt) -> ast.expr | None:
-    """Return the value that a statement assigns, or None. For `frozenset({...})`, return the set."""
+    """Return the value that a statement assigns, or None.
+
+    If the value is a call with one argument, such as `frozenset({...})`, return the argument.
+    """
     value: ast.expr | None = getattr(statement, "value", None)
     return value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
 

@@ -45,6 +45,7 @@ def measure(part: str, *, short: bool) -> dict[str, Any]:
 
     Raises:
         BenchmarkFailed: the benchmark has ended with an error.
+        ServerError: the run folder of its servers cannot be removed.
     """
     run = isolation.folder("compare")
     options = ("--json", *OPTIONS.get(part, ()), *(SHORT[part] if short else ()))

@@ -74,7 +74,7 @@ def refresh(results: Sequence[Result], *, processes: int) -> Iterator[Remeasured
         Each result, as soon as it is stored or could not be stored.
 
     Raises:
-        ServerError: a server does not answer.
+        ServerError: a server does not answer, or the run folder of a benchmark cannot be removed.
         BenchmarkFailed: a comparison has ended with an error.
     """
     yield from _check([result.name for result in results if result.kind == "verdict"], processes)
@@ -123,6 +123,7 @@ def compare(part: Part, *, short: bool = False) -> None:
 
     Raises:
         BenchmarkFailed: the benchmark has ended with an error.
+        ServerError: the run folder of its servers cannot be removed.
     """
     report = measure(part, short=short)
     result = {

@@ -21,7 +21,7 @@ _logged: set[Path] = set()
 
 
 def read(path: Path, parse: Callable[[Any], Result], again: str) -> Result | None:
-    """Read a file. Return None if it does not exist or cannot be read; the second case is logged once.
+    """Read a file. Return None if it does not exist or cannot be read. If it cannot be read, log that once.
 
     Args:
         parse: converts the JSON to the result. It must not modify the JSON, which later callers get, too.

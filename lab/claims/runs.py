@@ -34,7 +34,7 @@ def rehearse(entry: LadderEntry, witness: Witness, sandbox: Sandbox) -> Run:
     """Replay a stored witness to its end, without recording the data on the servers.
 
     Raises:
-        Impossible: the rung's code has changed, and the schedule no longer fits it.
+        Impossible: a choice is not possible, for example because the rung's code has changed.
     """
     left = list(witness.schedule)
 

@@ -135,8 +135,8 @@ def keep(line: Mapping[str, Any]) -> None:
 def reproduced(line: Mapping[str, Any]) -> bool:
     """Return whether the verdict confirms the rung's claim.
 
-    For a sound rung, the search must also have tried all schedules within its bounds. This is not demanded if the rung
-    needs its own servers, because then only a sample of the schedules can run.
+    For a sound rung, the search with two clients must also have tried all schedules within its bounds. This is not
+    demanded if the rung needs its own servers, because then only a sample of the schedules can run.
     """
     complete = line["claim"] == "flawed" or line["exhausted"] or not can_play(LADDER[line["rung"]])
     return complete and bool(line["verdict"] == {"flawed": "broken", "sound": "held"}[line["claim"]])

@@ -1,4 +1,4 @@
-"""A process that checks locks and ways of selling. It imports modules that need Django only after Django is set up."""
+"""A process that checks locks and ways of selling. It sets up Django before it imports what needs Django."""
 
 from __future__ import annotations
 

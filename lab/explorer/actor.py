@@ -61,7 +61,7 @@ class Actor:
         answer: the result of its job, once it is done.
         crashed: whether it has crashed.
         asleep: whether it sleeps and is not enabled. False after a fault, after time has passed, or when data that it
-            has read has changed.
+            has touched may have changed.
         wakes_at: when its sleep or its wait for an answer ends, on the schedule's clock.
         touched: the names that it has read or written since its last sleep.
         steps: number of steps that it has taken.
@@ -172,7 +172,10 @@ class Actor:
         return not self.timed_out
 
     def mark_blocked(self, *, blocked: bool) -> None:
-        """Record whether the actor waits in a server. Do nothing if the actor has stopped in the meantime."""
+        """Record whether the actor waits in a server. If it listens and need not wait any more, resume it.
+
+        Do nothing if the actor has stopped in the meantime.
+        """
         with self._mutex:
             if blocked and self.state in (State.RUNNING, State.LISTENING):
                 self.state = State.BLOCKED

@@ -15,7 +15,7 @@ from lab.explorer.terms import Job
 POLL = 0.002
 """Seconds without a report of any actor. After that, the servers are asked which running actors wait in them."""
 RESPONSE_TIMEOUT = 20.0
-"""Seconds without a report of any actor after which the run counts as failed."""
+"""Seconds within which all actors must stop, wait in a server or end. Otherwise the run fails with `Stuck`."""
 WAITING = (State.LISTENING, State.BLOCKED)
 
 

@@ -110,7 +110,7 @@ class Experiment(Protocol):
         ...
 
     def inject(self, fault: Fault, actor: str = "") -> None:
-        """Make a fault happen that `offers` has allowed, with the same arguments."""
+        """Make a fault happen. Call it only after `offers` has returned True for the same fault and actor."""
         ...
 
     def wake_watchdog(self, actor: str) -> None:
@@ -126,7 +126,7 @@ class Experiment(Protocol):
         ...
 
     def verdict(self, answers: Mapping[str, str]) -> Sequence[Violation]:
-        """Return every invariant that the run has broken. Called once all actors are done."""
+        """Return every invariant that the run has broken. Call it after all actors are done."""
         ...
 
     def ledger(self, answers: Mapping[str, str]) -> Mapping[str, int]:

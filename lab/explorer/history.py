@@ -17,7 +17,7 @@ class History:
         crashed: the clients that have crashed.
         broken: the first violation that was seen while the clients ran.
         faults: number of faults that happened, without crashes.
-        server_faults: number of these faults that hit a server.
+        server_faults: number of these faults that hit a server of a `ServerGroup`.
     """
 
     def __init__(self, *, exclusive: bool = True, holders_known: bool = True) -> None:
@@ -51,7 +51,7 @@ class History:
 
 
 class ChainHistory(History):
-    """A history that tolerates one overlap of two holders. Only a further overlap that follows from it is a violation.
+    """A history that tolerates an overlap of two holders, but not a further overlap that follows from it.
 
     A client that enters while another client holds the lock is tolerated. If a third client enters while the second one
     is inside, the invariant is broken.

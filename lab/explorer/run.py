@@ -17,7 +17,7 @@ class SchedulingPoint:
     """A moment in which the chooser picks the next step or fault.
 
     Attributes:
-        enabled: the actors that can take a step. The actor that took the last step comes first.
+        enabled: the actors that can take a step. The actor that took the last step comes first, if it can.
         current: the actor that took the last step.
         pending: the step that each enabled actor is about to take.
         fresh: the enabled clients and helpers that have not taken a step yet.

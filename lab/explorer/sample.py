@@ -40,12 +40,13 @@ def sample(
 ) -> Found:
     """Run schedules that are drawn at random, until one breaks the invariant.
 
-    Each schedule has no more preemptions and faults than `bounds` allows. Each preemption and each fault
-    happens before a random step. The number of this step is at most the length of the longest run so far.
+    In each schedule, at most `bounds.preemptions` priorities change, and at most `bounds.faults` faults happen. A fault
+    may change one more priority. Each change and each fault comes before a random step. The number of this step is at
+    most the length of the longest run so far.
 
     Args:
         experiment: the experiment to run.
-        bounds: maximum number of preemptions and faults.
+        bounds: maximum number of priority changes (`preemptions`) and of faults.
         faults: the faults that may happen.
         goal: the invariant to break; None for any invariant.
         size: maximum number of schedules to run.

@@ -31,8 +31,8 @@ from lab.explorer.trace_equivalence import TraceKey
 MAX_STEPS = 400
 """Maximum number of steps of a run. Actors that only hinder each other would never finish."""
 MAX_PASSES = 8
-"""How often time may pass, in a run with a fault, because no actor can go on. If no actor can go on after that either,
-the run ends with a violation of `progress`: a client can never enter."""
+"""How often a run with a fault may let time pass if no actor can go on and sleeping brings no progress. If no actor can
+go on after that, the run ends with a violation of `progress`."""
 BEFORE_EXPIRY = 0.3
 """Seconds before an expiry at which polling waiters check once more. They may read a TTL that is rounded to zero."""
 EXPIRY_MARGIN = 0.5
@@ -190,8 +190,8 @@ class Scheduler:
         actor.steps += 1
         self._current = actor.name
         self._key.add_step(actor.name, pending)
-        # Wake a sleeper only if something that it has read has changed. Otherwise it would only read the same values
-        # again.
+        # Wake a sleeper only if something that it has touched may have changed. Otherwise it would only read the same
+        # values again.
         sleepers = [other for other in self.actors.all() if other.asleep and other is not actor]
         sleepers = [other for other in sleepers if pending.writes & {*other.touched, EVERYTHING}]
         written = sorted(pending.writes) if sleepers and pending.where == "redis" else []

@@ -1,7 +1,7 @@
 """The search: run every schedule within bounds, in order of the number of preemptions and faults.
 
-Most concurrency bugs need few preemptions, so schedules with few preemptions are tried first. The first schedule that
-breaks the code then has the fewest preemptions.
+Most concurrency bugs need few preemptions, so schedules with few preemptions and faults are tried first. The first
+schedule that breaks the code then has the fewest preemptions and faults in total.
 
 Source: M. Musuvathi, S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded Programs", PLDI
 2007 (the tool CHESS).
@@ -58,7 +58,7 @@ class Found:
         exhausted: whether every schedule within the bounds was run.
         seconds: duration of the search in seconds.
         completed: highest number n for which all schedules with up to n preemptions and faults in total were tried.
-            None if not all schedules without preemptions and faults were tried.
+            None if a run breaks the invariant, or if not all schedules without preemptions and faults were tried.
         sampled: number of the schedules that were drawn at random.
     """
 
@@ -94,9 +94,9 @@ def explore(
 ) -> Found:
     """Run schedules until one breaks the invariant, or until all within the bounds were tried.
 
-    Each run follows a prefix, and then continues without preemptions or faults. Every alternative on its way becomes a
-    new prefix. The alternatives are skipped if an earlier run reached an equivalent trace with at least
-    as many preemptions and faults still allowed.
+    Each run follows a prefix, and then continues without preemptions or faults. There, every alternative within the
+    bounds becomes a new prefix. The alternatives are skipped if an earlier run reached an equivalent trace with at
+    least as many preemptions and faults still allowed.
 
     Args:
         experiment: the experiment to run.

@@ -30,7 +30,8 @@ class Step:
 
     Attributes:
         choice: its entry in the schedule.
-        actor: the actor that took the step. None for a fault that hits no single actor, or for time that passed.
+        actor: the actor that took the step or crashed; for a step of a watchdog thread, the actor whose lease it
+            renews. None for other faults, and for time that passed.
         does: the command, the statement or the fault.
         where: the server, or another place such as the process, in which it took place.
         file: path, relative to the project folder, of the code that ran the step. Empty if none is known.
@@ -57,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """One run of a rung, a lock or way of selling of the ladder.
+    """One run of a rung (a lock or way of selling).
 
     Attributes:
         rung: slug of the rung.

@@ -44,7 +44,7 @@ class TraceKey:
             self._written[name], self._read[name] = step, frozenset()
 
     def add_change(self, text: str, touched: Collection[str], actor: str | None = None) -> None:
-        """Add a change that commutes with no earlier step: a fault, or a step that touches everything."""
+        """Add a change that commutes with no earlier step: a fault, passing time, or a step that touches everything."""
         change = hash((text, self.value(None, ())))
         if EVERYTHING in touched:
             self._all = change

@@ -12,7 +12,7 @@ OF_A_SERVER: tuple[Fault, ...] = ("restart", "failover", "clock jump")
 
 
 class ServerGroupFaults(LeaseFaults):
-    """Faults of leases, and at most one fault of a server in a cluster per run.
+    """Faults of leases, and in each run at most one fault of a server of the lock.
 
     Args:
         group: the servers of the lock.

@@ -1,1 +1,1 @@
-"""The ladder: locks and ways of selling in order, called rungs. Each flawed rung names the rung that fixes it."""
+"""The ladder: rungs in order. A rung is a lock or a way of selling. Each flawed rung names the rung that fixes it."""

@@ -89,7 +89,7 @@ def schedule(text: str) -> tuple[str, ...]:
 
 
 def schedule_text(choices: Sequence[str]) -> str:
-    """Return the text of a schedule, which `schedule` reads. Three or more equal choices are written as `B*3`."""
+    """Return a schedule as text, which `schedule` reads. Three or more equal choices in a row get a count: `B*3`."""
     parts: list[str] = []
     for choice, equal in groupby(choices):
         times = len(list(equal))

@@ -124,7 +124,10 @@ class Fleet:
         atexit.register(self.close)
 
     def node(self, name: str, *extra: str, own_clock: bool = False) -> Node:
-        """Return the server with this name. Start it if it is not running."""
+        """Return the server with this name. Start it if it is not running.
+
+        Only the first call for a name uses `extra` and `own_clock`.
+        """
         node = self._nodes.get(name)
         if node is None:
             node = Node(self._outer / name, extra)

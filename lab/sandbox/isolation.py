@@ -31,7 +31,7 @@ def remove(run: RunFolder) -> None:
     """Remove the run folder of a command that has ended. If the command was killed, wait until its servers have ended.
 
     Raises:
-        ServerError: the servers have not ended in time, or the folder is not a run folder.
+        ServerError: the servers have not ended in time, the folder is not a run folder, or it contains unknown files.
     """
     until = time.monotonic() + STOP_TIMEOUT
     while True:

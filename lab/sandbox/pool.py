@@ -19,7 +19,7 @@ from lab.sandbox.sandbox import IN_USE, Sandbox
 from servers import ServerError
 
 VISITORS_WAIT, COMMANDS_WAIT = 5.0, 30.0
-"""Seconds for which a visitor's page and a command wait for a free sandbox."""
+"""Seconds for which a visitor's page, or a command, waits for a free sandbox."""
 POLL = 0.05
 """Seconds between two attempts to reserve a sandbox that another process uses."""
 
@@ -44,6 +44,7 @@ def borrowed(wait_timeout: float = VISITORS_WAIT) -> Iterator[Sandbox]:
     Raises:
         SandboxesBusy: no sandbox was free within that time.
         ServerError: no sandbox can be opened.
+        psycopg.OperationalError: the reservation was lost before the block ended.
     """
     number, sandbox = _reserve(range(settings.LAB_SANDBOXES), time.monotonic() + wait_timeout)
     released = None
@@ -105,7 +106,7 @@ def open_sandbox(number: int, redis_url: str = "") -> Sandbox:
 
     Raises:
         SandboxesBusy: the sandbox is in use.
-        ServerError: there is no such sandbox, or a server refuses to open it.
+        ServerError: there is no such sandbox, or it cannot be opened.
     """
     sandbox = _open(number, time.monotonic() + VISITORS_WAIT, redis_url)
     try:

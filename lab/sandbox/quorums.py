@@ -20,7 +20,7 @@ class RunningServer:
     """A server or a cluster that runs in a folder of its own until it is closed.
 
     Args:
-        make: creates the server, given a run folder.
+        make: creates the server in a given run folder.
     """
 
     def __init__(self, make: Callable[[Path], Any]) -> None:
@@ -46,10 +46,10 @@ class Quorum(ServerGroup):
 
     Args:
         name: name of the servers in the sandbox.
-        make: creates the servers, given a run folder, with a network that can be cut.
+        make: creates the servers in a given run folder. Their network can be cut.
 
     Attributes:
-        after_failover: called once the new leader works.
+        after_failover: called after each failover, when the new leader works.
     """
 
     def __init__(self, sandbox: Sandbox, name: str, make: Callable[[Path], cluster.Cluster[Any]]) -> None:

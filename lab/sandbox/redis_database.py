@@ -53,7 +53,7 @@ SOCKET_TIMEOUT = 10
 
 
 class NotOurs(ServerError):
-    """A sandbox would empty or replace a database with data that is not the lab's. The lab has changed nothing."""
+    """A sandbox would empty or replace a database that is not the lab's. The lab has changed nothing."""
 
 
 class RedisDatabase:
@@ -95,7 +95,7 @@ class RedisDatabase:
             )
 
     def unmark(self) -> None:
-        """Delete the mark. From now on, keys in the database count as data of others."""
+        """Delete the mark. After that, keys in the database count as data of others."""
         self.client.delete(MARK)
 
     def pass_time(self, seconds: float, others: Collection[Any] = ()) -> None:

@@ -195,7 +195,7 @@ class Sandbox:
         return make_conninfo("", **address(self.database))
 
     def connect_thread(self, name: str) -> ActorConnections:
-        """Make an actor's connections Django's defaults in the calling thread. Called in the actor's own thread.
+        """Make the connections with this name, usually an actor's, Django's defaults in the calling thread.
 
         Code in this thread that uses the shop's database or Redis then uses the sandbox's.
         """

@@ -41,7 +41,7 @@ class ServerGroup(ABC):
 
     @abstractmethod
     def set_up(self) -> None:
-        """Empty the servers and make each available at its address."""
+        """Prepare the servers for a run: their data, and which of them can be reached."""
 
     @abstractmethod
     def strike(self, fault: Fault) -> None:
@@ -145,7 +145,7 @@ class RedlockNodes(ServerGroup):
 
 
 class _Replicated:
-    """Ensures that a replica has once been in sync with its primary. This takes a second, so it is done only once."""
+    """Replicates a primary until its replica is in sync. This takes a second, so it is done only once for each pair."""
 
     def __init__(self, primary: Node, replica: Node) -> None:
         replicate(primary, replica)

@@ -24,11 +24,11 @@ def _silence(idle: str, interval: str, count: str) -> int:
 
 _server = dict(re.findall(r"\('tcp_keepalives_(\w+)', '(\d+)'\)", SETTINGS))
 SERVER_KEEPALIVE = _silence(_server["idle"], _server["interval"], _server["count"])
-"""Seconds after which Postgres ends a lock's session whose client is silent."""
+"""Seconds after which Postgres ends the session of a lock if its client is silent."""
 CLIENT_KEEPALIVE = _silence(*(CONNECTION_PARAMETERS[f"keepalives_{name}"] for name in ("idle", "interval", "count")))
 """Seconds after which the holder of a lock in Postgres notices that the server is silent."""
 IDLE_TRANSACTION = limits.POSTGRES["idle_in_transaction_session_timeout"]
-"""Seconds after which Postgres ends a transaction of the shop whose client is silent."""
+"""Seconds after which Postgres ends a session of the shop that is idle in a transaction."""
 REDLOCK_RETRY_DELAY = _default(Redlock, "retry_delay")
 """Average number of seconds between two attempts of a `Redlock`."""
 REDIS_PY_SLEEP = _default(redis.lock.Lock, "sleep")

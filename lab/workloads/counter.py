@@ -18,7 +18,7 @@ def sell(client: Any, lock: Lock, inside: AbstractContextManager[None]) -> str:
         inside: context manager for the critical section, from the grant of the lock to the sale.
 
     Returns:
-        The answer to the buyer.
+        The answer of the client.
     """
     with lock.hold(), inside:
         client.set(STOCK, int(client.get(STOCK)) - 1)

@@ -96,7 +96,7 @@ class RedisLockWorkload(LockWorkload):
         return RedisLock(client, "stock", ttl=TTL, clock=self.sandbox.clock)
 
     def finish(self, answers: Mapping[str, str]) -> Mapping[str, str]:
-        # Let the grants of dead clients expire, and the offers of the lock to dead waiters.
+        # Let the grants of dead clients expire, and also the offers of the lock to dead waiters.
         self.sandbox.pass_time(1.01 * TTL)
         # The first attempt may still offer the lock to dead waiters. The second attempt must succeed.
         for _ in range(2):

@@ -28,7 +28,7 @@ from locking.redis.ballot import Ballot
 from locking.redis.nodes import node_of
 
 NODE_TIMEOUT = 10.0
-"""Time limit in seconds that no node reaches: a running node answers sooner, and a stopped node refuses immediately."""
+"""A time limit in seconds that never ends a wait: a running node answers sooner, and a stopped node refuses at once."""
 PAUSE = 0.1
 """Duration, in seconds on the schedule's clock, of a pause that has a random length in production."""
 RETRY_DELAY = 0.005

@@ -122,8 +122,8 @@ def sale(demand: Demand = LAST_UNIT, *, seller: type[Seller], workload: type[Sto
     """
 
     def build(entry: LadderEntry, sandbox: Sandbox, names: Sequence[str]) -> Experiment:
-        # Buyers do not report that they are in the critical section: the strategies are the shop's own, and have no
-        # hook for such reports.
+        # Clients do not report that they are in the critical section: the shop's strategies have no hook for such
+        # reports.
         history = History(holders_known=False)
         sells = seller(entry, demand.units, history)
         checker = StockChecker(
@@ -250,8 +250,8 @@ BUILDERS: dict[str, Builder] = {
     "duplicate-click": sale(Demand(2, (1, 1, 1), same_request=True), seller=RungSeller),
     "group-commit": sale(seller=StrategySeller),
 }
-"""The builders by slug. A stored result depends only on its rung's row. A change of one row makes no other result out
-of date."""
+"""The builders by slug. Of this table, a stored result depends only on the row of its rung. So a change of one row
+makes no result of another rung out of date."""
 
 ON_SERVERS = frozenset(
     {

@@ -53,7 +53,7 @@ SKU = "unit"
 KEY = "key of "
 """Beginning of the idempotency key of a client's request. The client's name follows."""
 WAIT = 60.0
-"""Seconds of real time for which a buyer waits for a lock. No schedule takes as long."""
+"""Seconds of real time for which a client waits for a lock. No schedule takes as long."""
 SEGMENTS = 2
 
 

@@ -1,6 +1,6 @@
 """The locks track of the ladder: locks that people ship, in order. Each flawed lock names the rung that fixes it.
 
-`LOCKS` lists the flawed locks, one file each. `SOUND` names the code of the sound locks. Two sound rungs are also in
+`LOCKS` lists the flawed rungs, one file each. `SOUND` names the code of the sound locks. Two sound rungs are also in
 this folder: `fence` is a part of the store and not a lock, and `redisson-watchdog` shows how another library waits. All
 other sound locks may be used in production.
 """

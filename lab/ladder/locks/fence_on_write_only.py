@@ -28,8 +28,8 @@ class FenceOnWriteOnly(Rung):
     is paused beyond its lease before it reads. B has fence 34 and reads 10. A wakes, reads 10 too and writes 9. The
     store has seen no higher fence and accepts it. B writes 9. Each fence is valid at its write, but A's update is lost.
 
-    Fixed in rung `fence`: its first statement presents the fence to the store, and reads the stock at once. Source:
-    article 002 (section 4.2), after Kleppmann.
+    Fixed in rung `fence`, where one statement stores the fence and reads the stock. Source: article 002 (section 4.2),
+    after Kleppmann.
 
     Args:
         client: a client of the store.
@@ -50,7 +50,7 @@ class FenceOnWriteOnly(Rung):
         self.keys = (stock, f"{stock}:fence")
 
     def read(self, fence: int) -> int | None:
-        """Return the stock. None if the fence is too old."""
+        """Return the stock. `Fence` overrides this method, and returns None if the fence is too old."""
         return int(self.client.get(self.keys[0]) or 0)
 
     def write(self, fence: int, value: int) -> bool:

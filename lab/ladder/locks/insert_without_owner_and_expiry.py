@@ -1,4 +1,4 @@
-"""Flawed lock: INSERT acquires, DELETE releases. The row names no owner or expiry."""
+"""Flawed lock: INSERT acquires, DELETE releases. The row names neither an owner nor an expiry."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class RedlockNoFsync(FaultRung):
     not know how many have granted.
 
     Fixed by nodes that sync each write to disk (`appendfsync always`, which costs a disk wait per grant), or that stay
-    away for the longest TTL in use after a restart: `redlock`. Source: article 002, section 4.2.2.
+    away after a restart for the longest TTL in use: `redlock`. Source: article 002, section 4.2.2.
     """
 
     slug = "redlock-no-fsync"

@@ -12,8 +12,8 @@ class RenewsNothing(RenewedRung):
     acquires the lock and works. The watchdog's SET NX is refused each time, because the key exists. The TTL runs out,
     and B acquires the lock. Both are in the critical section, and A's lease still looks valid.
 
-    Fixed by a script that compares and extends: `renewal`. Source: article 000. Its listing has this flaw once a first
-    mistake is repaired; for that mistake see `watchdog-compares-a-constant`.
+    Fixed by a script that compares and extends: `renewal`. Source: article 000. Its listing still has this flaw after
+    the mistake of `watchdog-compares-a-constant` is repaired.
     """
 
     slug = "renews-nothing"

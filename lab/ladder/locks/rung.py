@@ -88,12 +88,14 @@ class FaultRung(Rung):
 
 
 class LockRung(Rung, Lock):
-    """Base class of flawed locks whose waiters poll. `capabilities` lists what users expect, even if it is not true.
+    """Base class of locks that implement only `take` and `free`. Their waiters poll, unless a subclass changes that.
+
+    `capabilities` lists what users expect, even if it is not true.
 
     Args:
         client: a client that returns bytes, as redis-py's does by default. The counter is on the same server.
         name: name of the lock.
-        ttl: lifetime of a grant in seconds. Some rungs do not expire.
+        ttl: lifetime of a grant in seconds. Not used if `capabilities` say that grants do not expire.
         on_lost: called once, with the lease, when the holder notices that its lease has expired.
         sleep: function that sleeps for a number of seconds.
         clock: function that returns monotonic seconds.

@@ -17,8 +17,8 @@ class ThreadLock(LockRung):
     Between the threads of one process it is right. The schedule that breaks it: the web server runs two worker
     processes. Client A holds the lock of its process. B asks for the lock of the other process and gets it.
 
-    An RLock lets the thread that holds it enter again. So it cannot tell two asyncio tasks on one thread apart, and
-    only the thread that acquired it can release it.
+    An RLock belongs to a thread. The thread may enter again, so two asyncio tasks on one thread do not exclude each
+    other. No other thread can release the lock.
 
     Fixed by `process-lock`. Source: articles 000, 001 and 002 (section 2).
     """

@@ -10,7 +10,7 @@ from lab.ladder.locks.rung import WITH_A_TTL, LockRung
 class WatchRelease(LockRung):
     """Flawed: the release is right, but the TTL can be shorter than the work.
 
-    WATCH makes the server refuse the transaction if a client has changed the key or its TTL has run out. The release
+    WATCH makes the server refuse the transaction if a client has changed the key or the key has expired. The release
     then checks again, so no client releases the lock of another. The schedule that breaks it: client A acquires the
     lock, and its work takes longer than the TTL. B acquires the lock too. Both are in the critical section.
 

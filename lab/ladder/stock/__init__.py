@@ -1,7 +1,7 @@
 """The stock track of the ladder: ways of selling stock in Postgres, some with counters in Redis.
 
-This folder has the flawed rungs, and `sync-standby-failover`, whose fix is a Postgres setting. The other sound rungs
-are the strategies in `inventory.strategies`.
+This folder has the flawed rungs, and one sound rung: `sync-standby-failover`, which only adds a Postgres setting. The
+other sound rungs are the strategies in `inventory.strategies`.
 """
 
 from lab.ladder.stock.async_standby_failover import AsyncStandbyFailover

@@ -28,7 +28,7 @@ class CommitAfterReturn(StockRung):
     client A takes the last unit, writes the order, and is told that they have bought. The transaction is still open. At
     the end of the request it is rolled back. The unit is for sale again, and A has no order.
 
-    Until then the row of the stock is locked. If a request's end did not end the transaction, the next buyer would
+    Until then the row of the stock is locked. If a request's end did not end the transaction, the next customer would
     wait.
 
     Fixed by a `with` block, which also commits when `return` leaves it: `redis-lock`. Source: article 002 (section 2),

@@ -68,6 +68,7 @@ def locked(*names: str) -> Iterator[None]:
 
     Raises:
         LockTimeout: not all of the locks were granted within `STOCK_LOCK_WAIT` seconds in total.
+        LockUnavailable: Redis did not answer.
     """
     until = time.monotonic() + settings.STOCK_LOCK_WAIT
     with ExitStack() as leases:

@@ -1,4 +1,4 @@
-"""`manage.py ladder`: list the rungs (locks and strategies), claimed as flawed or sound, and check these claims."""
+"""`manage.py ladder`: list the rungs (locks and strategies) with their claims, flawed or sound, and check them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Command(LabCommand):
             raise SystemExit(1)
 
     def _do(self, job: JobName, slugs: list[str], processes: int, **options: Any) -> dict[str, Mapping[str, Any]]:
-        """Run a job for each rung, store each result, and return the results by slug."""
+        """Run a job for each rung, and return the results by slug. All jobs except `check` also store their results."""
         lines: dict[str, Mapping[str, Any]] = {}
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         try:

@@ -9,7 +9,7 @@ from lab.site.choice.questions import Answers
 from lab.site.choice.rows import BY_SLUG, ChoiceRow
 
 SQL = ("redis", "postgres")
-"""Those answers to the question about servers that include Postgres."""
+"""Of the answers about servers, those that include Postgres."""
 USABLE = {
     **dict.fromkeys(("guarded-update", "database-row", "unique-insert", "advisory", "optimistic", "group-commit"), SQL),
     **dict.fromkeys(("lua", "queue", "segmented"), ("redis",)),
@@ -18,7 +18,7 @@ USABLE = {
     "redlock": ("several-redis",),
     "etcd": ("etcd",),
 }
-"""For each row that needs a server: the answers to the question about servers with which the row can be used.
+"""For each row that needs a server: the answers about servers that allow this row.
 
 The other rows need no server.
 """
@@ -58,7 +58,7 @@ BECAUSE = {
     "zookeeper": gettext_noop("No failover grants it twice, and each grant has a fence that your data can check."),
     "etcd": gettext_noop("No failover grants it twice, and each grant has a fence that your data can check."),
 }
-"""For each row, the reason that the page gives if this row is the answer."""
+"""For each row that can be the answer: the reason that the page gives for it."""
 
 
 def decide(answers: Answers) -> ChoiceRow:

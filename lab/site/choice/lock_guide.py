@@ -1,9 +1,8 @@
-"""Generate docs/choose-lock.md from the declared capabilities of the locks.
+"""Generate docs/choose-lock.md from the texts about each lock and the capabilities that it declares.
 
 `python -m lab.site.choice.lock_guide > docs/choose-lock.md`
 
-The file shows only facts that follow from the code and its settings. Measured figures would go out of date, so they are
-on the lab's pages.
+The texts are in `lock_entries` and `silence`. Measured figures would go out of date, so they are on the lab's pages.
 """
 
 from __future__ import annotations

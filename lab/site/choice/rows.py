@@ -60,7 +60,7 @@ class ChoiceRow:
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities that the row's lock declares. All are false if the lock is not a lock of this project."""
+        """The capabilities that the row's lock declares. All are false if the row has no lock of this project."""
         return self.lock.capabilities if self.lock else Capabilities()
 
     @property

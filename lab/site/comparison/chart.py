@@ -19,7 +19,7 @@ class Series:
 
     Attributes:
         name: the name of the line, shown at the right end of the line.
-        style: the class of the line in the style sheet: `first` to `fourth`, or `reference` for a line without points,
+        style: the class of the line in the style sheet: `first` to `fourth`, or `reference` for a line without dots,
             such as a claim or a figure that does not depend on x.
         points: pairs of x and y, sorted by x.
     """
@@ -67,7 +67,7 @@ def line_chart(title: str, x_title: str, series: Sequence[Series], *, logarithmi
     Args:
         title: quantity on the y axis.
         x_title: quantity on the x axis.
-        series: the lines, all with the same x, and positive.
+        series: the lines. All have the same values of x, which are positive.
         logarithmic: whether the y axis is logarithmic, too. All y must then be positive. If it is not logarithmic, the
             y axis begins at 0.
         unit: unit, shown after the numbers of the y axis.
@@ -128,7 +128,7 @@ def _share(value: float, low: float, high: float) -> float:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Return numbers that are 1, 2 or 5 times a power of ten, from just below `low` to just above `high`."""
+    """Return numbers that are 1, 2 or 5 times a power of ten. The first is at most `low`, the last at least `high`."""
     exponents = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     numbers = [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
     first = max(number for number in numbers if number <= low * (1 + 1e-9))

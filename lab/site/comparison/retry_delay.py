@@ -106,8 +106,8 @@ def _default(polled: Sequence[HandOverRow]) -> Iterator[str]:
 def _equal(polled: Sequence[HandOverRow], told: Sequence[HandOverRow]) -> Iterator[str]:
     """Yield a sentence for each lock that wakes its waiters.
 
-    It names the longest delay at which Redlock is as fast as that lock, or says that no measured delay is short enough.
-    It also names the cost of an idle waiter.
+    It names the longest delay up to which Redlock is as fast as that lock, or says that no measured delay is short
+    enough. It also names the cost of an idle waiter.
     """
     for other in told:
         soon = []

@@ -1,4 +1,7 @@
-"""A table of the comparison, sorted by a query parameter, with a bar chart of the column by which it is sorted."""
+"""A table of the comparison, sorted by a query parameter, with a bar chart of one column.
+
+The chart shows the column by which the table is sorted, or the first figure if it is sorted by name.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def example_run(entry: LadderEntry) -> ExampleRun | None:
     """Return the run that a rung's page shows. None if the rung needs its own servers and no trace is stored.
 
     Raises:
-        PageRefused: every sandbox is in use, a server does not answer, or the stored witness does not fit the code.
+        PageRefused: the run cannot be replayed now, or the stored witness does not fit the code.
     """
     if not can_play(entry):
         trace = witness.trace(entry.slug)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 MOST_LINES = 80
-"""Maximum lines of code of a rung's file to show it whole. A longer file shows only functions that ran a step."""
+"""If a rung's file has more lines, docstrings not counted, the pages show only its functions that ran a step."""
 CLAIMS = frozenset(
     {
         "slug",

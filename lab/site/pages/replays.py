@@ -28,7 +28,7 @@ from servers import ServerError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2
-"""Seconds after which a visitor who found every sandbox in use may try again."""
+"""Seconds after which a visitor whose replay was not possible at the moment may try again."""
 REPLAY_SECONDS = 10.0
 """Seconds after which a replay takes no further step, because other visitors wait for its sandbox."""
 VISITORS = 4

@@ -38,7 +38,7 @@ class RungResults:
 
     @property
     def searches(self) -> Sequence[Mapping[str, Any]]:
-        """The searches of a sound rung, from the narrowest bounds to the widest."""
+        """The searches of a sound rung: with two clients, with three clients, and with wider bounds."""
         verdict = self.verdict
         if verdict is None or self.entry.claim == "flawed":
             return ()

@@ -17,7 +17,7 @@ ROW = 34
 TAIL = 24
 """Height in pixels of the space below the last row. There the bands show the state after the last step."""
 LONGEST_VALUE = 12
-"""Maximum length of a value that is shown in full. A longer value is an owner token, whose first letters are enough."""
+"""Maximum length of a word that is shown in full. A longer word is an owner token, whose first letters are enough."""
 SERVERS = {"redis": "Redis", "postgres": "Postgres", "zookeeper": "ZK", "etcd": "etcd"}
 
 BandKind = Literal["inside", "together", "waits"]
@@ -69,13 +69,13 @@ class StepRow:
 
     Attributes:
         number: number of the step, from 1.
-        who: the actor. Empty for a fault that hits no single client, and for time that passed.
+        who: the actor, see `Step.actor`. Empty if there is none.
         does: description of the step.
         mark: the symbol that is drawn.
         y: vertical position of the middle of its row, in pixels.
         start, end: the two ends of its arrow in percent of the width. The arrow starts at the actor.
         source: the line of code that ran the step, as `file:line`. Empty if there is none.
-        forced: whether there was no other choice.
+        forced: whether there was no choice, because no actor could go on.
         entered: the actors that hold the lock together after the step. Empty if all of them did so before the step,
             or if fewer than two actors hold the lock.
         panel: index of the panel with the state after the step.

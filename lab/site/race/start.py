@@ -34,7 +34,7 @@ def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) 
     """Start a race. Return while it runs.
 
     Args:
-        names: names of ways of selling, each once.
+        names: names of different ways of selling.
         clients: number of customers who order at the same time.
         stock: units for each racer.
         visitor: IP address of the visitor who starts the race.
@@ -43,7 +43,7 @@ def start_race(names: Sequence[str], *, clients: int, stock: int, visitor: str) 
         RaceRunning: another race is running.
         QuotaUsed: the visitor's races have used up the visitor's time for this hour.
         LockUnavailable, RedisError: Redis did not answer.
-        ServerError: another process uses the folder of races.
+        ServerError: the run folder of races cannot be removed, for example because servers run in it.
     """
     lease = race_lock().acquire(blocking=False)
     if lease is None:
