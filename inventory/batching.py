@@ -56,9 +56,9 @@ class Batcher(Generic[Request, Result]):
     The thread of one caller runs the batch. A batch starts after all its calls have arrived, so a result is never older
     than its call.
 
-    A call runs immediately if no batch is running and the last batch had only one call. Otherwise the batch first waits
-    some milliseconds for more calls. Each batch costs a round trip, and Postgres answers faster than one process sends
-    requests. So batches would stay small without the wait.
+    A batch runs at once if the batch before it had only one call. Otherwise it first waits some milliseconds for more
+    calls. Each batch costs a round trip, and Postgres answers faster than one process sends requests. So batches would
+    stay small without the wait.
 
     Args:
         waited: called after each call with two times of `time.monotonic`: when the call was made, and when its batch
@@ -83,8 +83,8 @@ class Batcher(Generic[Request, Result]):
         mine: Pending[Request, Result] = Pending(request)
         if not self._enter(mine, only_as_leader=True):
             # Return the connection to the pool, because the thread that runs the batch may need it. Do this before the
-            # call joins a batch. From then on, this thread may be woken to run the batch, and the other callers wait
-            # for this thread.
+            # call joins a batch: after that, this thread may be woken to run the batch, and the other callers would
+            # wait for this thread.
             if not connection.in_atomic_block:
                 connection.close()
             if not self._enter(mine):

@@ -1,6 +1,6 @@
 """Errors raised when units cannot be taken from the stock.
 
-Nothing was sold. Only after `StockUnavailable`, the order may be queued.
+Nothing was sold. But after `StockUnavailable` of `lua-queue`, the order may be on the queue.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StockNotLoaded(TryAgain):
 
 
 class StockUnavailable(TryAgain):
-    """A server that the strategy needs did not answer. With `lua-queue`, the order may have been queued."""
+    """A server that the strategy needs did not answer or refused the request. `lua-queue` may have queued the order."""
 
 
 class UnknownStrategy(StockUnavailable):

@@ -1,7 +1,7 @@
 """Events for metrics and traces: waits for locks, batches, commits, and the path of orders through the queue.
 
-A process ignores these events until it calls `listen`. Web servers, workers and beat call it if METRICS or TRACES is
-on.
+A process ignores these events until it calls `listen`. Web servers and workers call it if METRICS or TRACES is on, and
+beat calls it if METRICS is on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Observer:
         """
 
     def batch_saved(self, orders: int) -> None:
-        """Handle an attempt of `group-commit` to save this number of orders in one transaction."""
+        """Handle an attempt of `group-commit` to save this number of orders together."""
 
     def batch_waited(self, since: float, until: float) -> None:
         """Handle an order that `group-commit` has tried to save. It waited from `since` to `until` for its batch.
@@ -96,7 +96,7 @@ def hold(lock: Lock, timeout: float, *, strategy: str) -> Iterator[Lease]:
         strategy: name of the strategy that holds the lock.
 
     Raises:
-        LockTimeout, LockUnavailable: the lock was not granted.
+        LockTimeout, LockUnavailable, NoSuchLock: the lock was not granted.
     """
     asked = granted = time.monotonic()
     lease = None

@@ -106,9 +106,9 @@ class Outages:
 
 
 ANSWERING = "Answering requests with Postgres"
-"""Name, in `outages`, of the work that the API cannot do while Postgres is away.
+"""Name, in `outages`, of the work that the API and the pages cannot do while Postgres is away.
 
-The outage ends when a sale is read from Postgres, or when a health check finds Postgres.
+The outage ends when a sale is read from Postgres, or when a health check finds that Postgres accepts writes.
 """
 
 outages = Outages()

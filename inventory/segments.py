@@ -24,9 +24,11 @@ def total_units(item: StockItem, segments: Sequence[StockSegment]) -> int:
 
 
 def rebalance(item: StockItem, segments: Sequence[StockSegment], units: int, segment_count: int) -> None:
-    """Distribute units evenly over the first segments of a sku. If `segment_count` is 0, put all into the stock row.
+    """Distribute units evenly over the segments 0 to `segment_count` - 1 of a sku.
 
-    The caller has locked the rows with `lock_rows`; their old units are overwritten. A segment that is no longer needed
+    If `segment_count` is 0, put all units into the stock row.
+
+    Call it only after `lock_rows` has locked the rows: it overwrites their units. A segment that is no longer needed
     keeps a row with 0 units, because the row stores the fencing token of the last lock grant.
     """
     rows = {segment.number: segment for segment in segments}

@@ -117,7 +117,7 @@ class Counters:
         Raises:
             SoldOut, StockReserved, StockNotLoaded: nothing was taken.
             StockUnavailable: Redis did not answer. Units that it may have taken are given back: by this call or, if
-                Redis does not answer again, later by `end_again` or reconciliation.
+                Redis still does not answer, later by `end_again` or reconciliation.
         """
         reservation = msgspec.json.encode({"items": [(item.sku, item.quantity) for item in order.items]})
         try:

@@ -47,7 +47,7 @@ class DeadLetters:
         """Delete the dead letters up to an id, and return how many were deleted.
 
         Args:
-            last: a value of `last_id`. Dead letters that arrived later stay.
+            last: a value of `last_id` that is not empty. Dead letters that arrived later stay.
         """
         milliseconds, _, number = last.partition("-")
         after = f"{milliseconds}-{int(number) + 1}"

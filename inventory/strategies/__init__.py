@@ -1,1 +1,1 @@
-"""The strategies: ways of taking stock for an order. Each file has one strategy. `registry.py` loads them by name."""
+"""The strategies: ways of taking stock for an order. `base.py` has the base class; `registry.py` loads them by name."""

@@ -43,6 +43,7 @@ class Strategy(ABC):
         Raises:
             SoldOut, TryAgain, Refusal: nothing was sold. But after `StockUnavailable` of a strategy that queues, the
                 order may be on the queue: see `queued_order`.
+            django.db.Error: Postgres did not answer, or refused a statement. The order may be saved.
             RuntimeError: a transaction is open. The strategy would release its lock before that transaction commits:
                 the next order would read old stock and oversell.
         """

@@ -89,7 +89,7 @@ class LuaQueue(Lua):
         """Save queued orders until the queue is empty. Several workers may run at the same time.
 
         Args:
-            reject: saves the queued orders that get no units as rejected.
+            reject: saves as rejected the queued orders that get no units.
             shift: seconds after which the worker returns even if orders are still queued, so that other tasks get their
                 turn. It asks for another worker first.
 

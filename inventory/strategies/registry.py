@@ -213,7 +213,7 @@ def refresh(skus: Sequence[str], saved: Saved) -> Mapping[str, int]:
 
 
 def units_returned(returned: Sequence[ReturnedUnits], saved: Saved) -> None:
-    """Correct all copies of the stock after orders ended. A sku may have changed its strategy since the order."""
+    """Correct all copies of the stock after orders ended. The strategy of a sku may have changed since the order."""
     sold_out.forget()
     try:
         for strategy in _copying():

@@ -23,7 +23,7 @@ from inventory.strategies.base import Strategy
 from locking import Lease, Lock, LockTimeout, LockUnavailable
 
 CACHE_SECONDS = 2.0
-"""Seconds for which a process caches the units of the segments. New segments are used only after that time."""
+"""Seconds for which a process caches the units of the segments. So new segments may stay unused for that long."""
 
 
 @dataclass(frozen=True, slots=True)

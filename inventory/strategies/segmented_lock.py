@@ -24,9 +24,9 @@ CLAIM = """
 class SegmentedLock(Segmented):
     """Use one of N segments as `redis-lock` uses the stock row: lock, check, decrement, save, commit, unlock.
 
-    Guarantees: those of `redis-lock` for each segment, including fencing tokens. "Sold out" is answered only after one
-    statement has added up all units of the sku. If no single segment has enough units, the order locks all segments,
-    takes its units from the total, and rebalances the rest.
+    Guarantees: those of `redis-lock` for each segment, including fencing tokens. "Sold out" is answered only after all
+    units of the sku were added up, by one statement or with all rows locked. If no single segment has enough units, the
+    order locks all segments, takes its units from the total, and rebalances the rest.
     Costs: up to N locks and N rows for the last units. An order always needs several statements in a transaction, where
     `redis-lock` may need one.
     Choose it: when `redis-lock` is right, but one lock for a sku is too slow.

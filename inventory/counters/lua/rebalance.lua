@@ -10,8 +10,9 @@
 -- ARGV[4]   units that the first counter gets in addition to its share
 -- ARGV[5]   the common prefix of the names of the sku's counters
 -- ARGV[6..] ids of orders that have a reservation and are committed: their units are no longer on hand
--- Returns {units in the counters before, units after}. It returns false and changes nothing if the sku has no segments,
--- or more than the caller knows. It also changes nothing if ARGV[3] is "" and the counters hold fewer than ARGV[4] units.
+-- Returns {units in the counters before, units after}. It changes nothing if ARGV[3] is "" and the counters hold fewer
+-- than ARGV[4] units. It changes nothing and returns false if the sku has more segments than the caller knows, or none
+-- although the caller knows some.
 
 local existing, known = tonumber(redis.call("GET", KEYS[1]) or 0), tonumber(ARGV[1])
 if existing > known or (existing == 0 and known > 0) then

@@ -13,7 +13,7 @@
 --           order, which keeps its idempotency key
 -- ARGV[5]   seconds for which the outcome is kept
 -- Returns 1 when the order had a reservation, 0 when it was taken off before, and -1 when it was on the queue without a
--- readable reservation: then only the entry is removed, and an unreadable reservation stays.
+-- readable reservation: then no units go back, and an unreadable reservation stays.
 
 local function take_off()
     redis.call("XACK", KEYS[3], ARGV[3], ARGV[2])

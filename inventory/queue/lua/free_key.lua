@@ -6,7 +6,7 @@
 -- ARGV[1]   the id of the lost order
 -- ARGV[2]   "sale:customer"
 -- ARGV[3..] for each item its units, which no longer count as bought
--- Returns 1 when the key was freed, 0 when another order has it, or when the order is queued or was rejected.
+-- Returns 1 when the key was freed; 0 when the lost order does not have it, is queued, or has an outcome.
 
 if redis.call("GET", KEYS[2]) ~= ARGV[1] or redis.call("HEXISTS", KEYS[1], ARGV[1]) == 1
     or redis.call("EXISTS", KEYS[3]) == 1 then
