@@ -1,4 +1,4 @@
-"""Heartbeats of Celery's workers and schedulers in Redis, which show the processes that are alive."""
+"""Heartbeats in Redis, which show the workers and schedulers of Celery that are alive."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ REQUEST = 20
 """Time to answer a request that has arrived completely. After that, the server answers it with 503."""
 
 STREAMS = 2
-"""Number of responses that a web process sends in pieces at the same time, such as exports.
+"""Maximum number of responses that a web process sends in pieces at the same time, such as exports.
 
 Each of these responses uses a thread, and a connection to Postgres while it makes a piece.
 """
@@ -52,4 +52,7 @@ DRAIN = ANNOUNCED_IDLE + 1
 """Maximum time in which a stopping web process still takes requests. It answers them with `Connection: close`."""
 
 STOP = DRAIN + HEAD + BODY + REQUEST + 3
-"""Time after which a stopping web process is killed. By then it has answered every request that it accepted."""
+"""Time after which a stopping web process is killed.
+
+By then it has answered every request that it accepted. But a response that it sends in pieces may be cut off.
+"""

@@ -180,7 +180,7 @@ class Sale(models.Model):
 
         Raises:
             ValidationError: the strategy was changed, but the old strategy may already have taken stock. Or the
-                currency was changed, but customers may already have seen the prices.
+                currency was changed, which is never allowed, because customers may already have seen the prices.
         """
         with transaction.atomic():
             before = Sale.objects.select_for_update(no_key=True).filter(pk=self.pk).first()

@@ -178,10 +178,10 @@ class ConfirmEmail(EmailVerificationStage):
 
 
 def with_links(context: dict[str, Any], origin: str) -> dict[str, Any]:
-    """Return the context of a mail template with the host of all links replaced.
+    """Return the context of a mail template with a new origin in all links, and the origin itself as `origin`.
 
     Args:
-        origin: new scheme and host of the links, such as `https://shop.example`.
+        origin: scheme and host of the links, such as `https://shop.example`.
     """
     links = {name: urlsplit(context[name])._replace(scheme="", netloc="").geturl() for name in LINKS if name in context}
     return {**context, "origin": origin, **{name: f"{origin}{link}" for name, link in links.items()}}

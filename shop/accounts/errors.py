@@ -41,7 +41,7 @@ class MailNotSent(Exception):
 
 
 class NameTaken(Exception):
-    """Somebody else has signed up with the same user name at the same moment."""
+    """Somebody else has taken the user name since the form was checked."""
 
 
 class GuestExists(Exception):

@@ -72,7 +72,7 @@ COUNT = """
     return {wait, busy, known}
 """
 # KEYS: the key that exists if the address is known; then the counts of the ended try. A count may have expired.
-# ARGV: 1 if the password was wrong, else 0; the seconds for which the address is known from now on, or 0 for no change.
+# ARGV: 1 if the password was wrong, else 0; the seconds for which the address becomes known, or 0 for no change.
 FINISH = """
     redis.set_repl(redis.REPL_NONE)
     for i = 2, #KEYS do

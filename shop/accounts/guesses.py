@@ -79,7 +79,8 @@ class GuardedBackend(ModelBackend):
 def forgive(request: HttpRequest, username: str) -> None:
     """Clear an account's count of wrong passwords at the IP address from which a new password was set.
 
-    The account's counts at other addresses stay. The count of this address for all accounts stays, too.
+    Make this address known to the account, too. The account's counts at other addresses stay. The count of this address
+    for all accounts stays, too.
     """
     tried = Try.of(username, address_of(request))
     local.forgive(tried)

@@ -101,9 +101,9 @@ def make_account(request: HttpRequest, guest: Guest, *, username: str, email: st
 def ask_to_confirm(request: HttpRequest, guest: Guest) -> None:
     """Send a guest the mail with the link that confirms their address, as for a new account.
 
-    Do nothing if the address has just got such a mail. If another account already has the address, the guest's user
-    does not get it. The mail then contains no such link, and says that the account exists. The response must not reveal
-    which of the two mails was sent.
+    Do nothing if the address has just got such a mail. If another account already has the address, do not add the
+    address to the guest's user. The mail then contains no such link, and says that the account exists. The response
+    must not reveal which of the two mails was sent.
 
     Raises:
         MailNotSent: the mail cannot be sent now.

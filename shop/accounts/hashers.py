@@ -27,8 +27,8 @@ class PasswordHasher(PBKDF2PasswordHasher):
     """Django's PBKDF2 hasher, which hashes one password at a time in a process.
 
     It returns the thread's connection to Postgres to the pool first. Hashing takes a large part of a second, and the
-    threads of a process share few connections. If a thread kept its connection while it hashes or waits, four
-    concurrent log-ins would make all orders wait.
+    threads of a process share few connections. If a thread kept its connection while it hashes or waits, as many
+    log-ins as there are connections would make all orders wait.
     """
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> str:

@@ -29,7 +29,7 @@ class BatchResult:
     Args:
         changed: the rows that were changed.
         unchanged: number of rows that were already in the wanted state.
-        refused: a sentence for each row that could not be changed.
+        refused: for each row that could not be changed, the text for the operator.
         failed: whether a server failed, so that the message is an error.
         left: number of rows that were not tried in time.
         gone: number of chosen rows that are no longer in the list.
@@ -107,14 +107,14 @@ def run_in_batches(
 
 
 class Failed(Exception):
-    """A server failed while a row was being changed. The text is a sentence for the operator."""
+    """A server failed while a row was being changed. The message is for the operator."""
 
 
 def one_by_one(act: Callable[[Any], str | bool]) -> Act:
     """Return a function that runs `act` on each row of a batch.
 
     Args:
-        act: changes one row. It returns whether the row was changed, or a sentence that says why it cannot be changed.
+        act: changes one row. It returns whether the row was changed, or a text that says why it cannot be changed.
             If it raises `Failed`, the other rows are still tried.
     """
 

@@ -27,7 +27,7 @@ class SettledForm(forms.Form):
 
 
 class DeadLettersAdmin(RecordingAdmin):
-    """The page of dead letters. Users who settle dead letters need the permission “Can change order”."""
+    """The page of dead letters. Only users with the permission “Can change order” may open it."""
 
     def get_urls(self) -> list[URLPattern]:
         page = self.admin_site.admin_view(self.dead_letters)

@@ -25,7 +25,7 @@ class OrderEvent:
     Args:
         at: when it happened; None if the tables do not contain the time.
         who: a customer, an operator or a program.
-        why: a sentence, or empty.
+        why: the reason, or empty.
     """
 
     what: str

@@ -47,7 +47,7 @@ STATE_COLOURS = {
     "refunded": "warning",
 }
 BUTTONS = {"cancel_one": Order.State.PENDING, "refund_items": Order.State.PAID}
-"""The buttons on the page of an order. The page shows a button only if the order is in this state."""
+"""For each of these buttons on the page of an order: the state of the order in which the page shows the button."""
 READERS = "Operators read it in the timeline of the order. The customer does not see it."
 REFUND_DUE = Exists(payments.refunds_due(Payment.objects.filter(order=OuterRef("pk"))))
 

@@ -60,7 +60,7 @@ class PausingAdmin(CheckedAdmin):
         return run_on_one(self, request, object_id, self.resume)
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any = None) -> list[Any]:
-        """Return the buttons of the page of a sale: “Resume” if it is paused, else “Pause”."""
+        """Return the buttons on the page of a sale. Leave out “Pause” if the sale is paused, otherwise “Resume”."""
         # unfold calls this for any id in the URL, also for one that is not a number.
         known = str(object_id).isdecimal()
         paused = known and Sale.objects.filter(pk=object_id, paused_at__isnull=False).exists()

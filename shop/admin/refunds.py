@@ -43,7 +43,7 @@ class RefundAdmin(ReadOnlyAdmin):
 
     The operator can select only refunds that the page shows. So a refund that becomes due after the page was opened
     stays due. An operator can change a refund in one way only: mark it as sent. When a chargeback gives the money back
-    to the customer, the shop deletes the refunds of the payment that are still due.
+    to the customer, the shop deletes those refunds of the payment that are still due.
     """
 
     none_yet = "No refunds yet. They appear here when a paid order is refunded, or an order cannot take a payment."

@@ -1,4 +1,4 @@
-"""Errors of a request that the API refuses before it looks at the content."""
+"""Errors that only the API raises: a refused body, log-in or Idempotency-Key header."""
 
 from __future__ import annotations
 

@@ -77,6 +77,7 @@ def json_object(request: Request) -> dict[str, Any]:
 
     Raises:
         LengthRequired: the body is chunked.
+        UnsupportedMediaType, BodyTooLarge, ParseError: the body is not JSON that `JsonParser` accepts.
         ValidationError: the body is not a JSON object.
     """
     require_length(request)

@@ -18,7 +18,7 @@ from inventory.outages import Breaker, outages
 from shop import limits
 
 breaker = Breaker(limits.REDIS)
-"""The circuit breaker that is open while Redis does not run `COUNT`, for example during CLIENT PAUSE."""
+"""The circuit breaker that is open while calls of `COUNT` time out, for example during CLIENT PAUSE."""
 LIMITING = "Limiting order requests"
 """The work that the log reports as failing while Redis does not answer. Each process then counts for itself."""
 
@@ -56,16 +56,16 @@ looks = Seen()
 LOOKS = 10
 """Maximum number of requests about waiting rooms that a customer may send to a process in a second.
 
-A page sends one request in two seconds.
+A page sends at most one request in two seconds.
 """
 
 
 class OrderRate(BaseThrottle):
     """Allow a customer `ORDER_RATE` order requests in a second, counted in Redis for all processes.
 
-    The first request of a customer in a second is counted only in this process. Nearly all customers send only this
-    request, and a command to Redis would take a fifth of the CPU time of a refusal. The second request adds both
-    requests to the count in Redis. So a customer can send one request too many to each web process.
+    The first request of a customer in a second is counted only in this process, unless `ORDER_RATE` is 1. Nearly all
+    customers send only this request, and a command to Redis would take a fifth of the CPU time of a refusal. The second
+    request adds both requests to the count in Redis. So a customer can send one request too many to each web process.
 
     While Redis does not answer, each process counts for itself. While Redis hangs, only one request at a time waits for
     Redis.

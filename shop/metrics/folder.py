@@ -2,7 +2,7 @@
 
 A process locks a slot in the folder, such as `web-0`, until the process ends. The kernel also frees the slot of a
 killed process. The next process of the same role takes the slot and continues its counts. So counts never decrease
-while a process runs, and there are only as many slots as processes that ran at the same time. The gauges of a dead
+while any process runs, and there are only as many slots as processes that ran at the same time. The gauges of a dead
 process are ignored.
 """
 

@@ -225,7 +225,7 @@ class Slot:
 def _observe_all(histogram: Histogram, found: list[float]) -> None:
     """Add many values to a histogram with one write per bucket. prometheus_client's `observe` adds only one value.
 
-    It uses private attributes of prometheus_client, so requirements-image.in pins the minor version.
+    This function uses private attributes of prometheus_client, so requirements-image.in pins the minor version.
     """
     histogram._sum.inc(sum(found))
     for bucket, times in CounterOfValues(bisect_left(histogram._upper_bounds, value) for value in found).items():

@@ -21,7 +21,7 @@ _recorder: Recorder | None = None
 
 
 class Answer(Protocol):
-    """The part of the result of placing an order that the metrics need."""
+    """What the metrics read from the result of placing an order."""
 
     @property
     def replayed(self) -> bool: ...

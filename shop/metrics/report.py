@@ -66,7 +66,7 @@ class Collector:
 
 
 def queue() -> Iterable[Metric]:
-    """Return the length and age of the queue, and whether Redis answers."""
+    """Return whether Redis answers, and if it does, the length of the queue and the age of its oldest order."""
     waiting = registry.queue()
     try:
         return [_value(of.REDIS_UP, 1), _value(of.QUEUE_LENGTH, len(waiting)), _value(of.QUEUE_AGE, waiting.age())]

@@ -117,7 +117,7 @@ class NotPayable(OrderError):
 
 
 class NotReturnable(OrderError):
-    """The order is not paid, has too few units, or units have come back since the operator opened the page."""
+    """The order was never paid, has too few units, or units have come back since the operator opened the page."""
 
 
 class NotCancellable(OrderError):

@@ -68,6 +68,7 @@ def order_under_key(strategy: Strategy | None, customer: int, key: str, body_has
 
     Raises:
         KeyReused: the key belongs to a different order.
+        StockUnavailable: Redis does not answer, so a queued order may have the key.
     """
     placed = None
     if _keys.submit((customer, key), which_are_used) and (found := _saved(customer=customer, key=key)):

@@ -78,8 +78,8 @@ def place_order(
         customer: the id of the user who buys.
         quantities: units by product id.
         key: the customer's idempotency key; repeated calls with the same key return the same order.
-        expected_prices: for each ordered product, by product id, the unit price that the customer was shown. If a
-            price has changed, the order is refused.
+        expected_prices: the unit price that the customer was shown for each product in `quantities`, by product id. If
+            a price has changed, the order is refused.
         ticket: the customer's ticket from the waiting room; empty if the sale has no waiting room.
         guest: whether the customer is a guest, who may only buy if the sale allows guests.
 
@@ -87,7 +87,8 @@ def place_order(
         The order. It is committed, or queued if the sale's strategy queues orders.
 
     Raises:
-        OrderError, InventoryError, NotAdmitted: nothing was sold. The customer may try the same key again.
+        OrderError, InventoryError, NotAdmitted: nothing was sold, but after `StockUnavailable` the order may be queued.
+            The customer may try the same key again, except after `KeyReused`.
         KeyError: the price of an ordered product is missing.
     """
     offer = offers.get(sale)

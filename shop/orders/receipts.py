@@ -91,7 +91,7 @@ def of_row(order: Order) -> Receipt:
 
 
 def of_request(request: OrderRequest, product_ids: Mapping[str, int], *, currency: str, queued: bool) -> Receipt:
-    """Return the receipt of a request that was just saved or queued, without a query.
+    """Return the receipt of a request that was just saved or is queued, without a query.
 
     Args:
         product_ids: product ids by sku.

@@ -42,7 +42,7 @@ def return_order(
         by: user id of the operator.
         returned: units by sku that have come back in total, earlier returns included; None means all units of the
             order. Because these are totals, repeating the call changes nothing.
-        before: units by sku that had come back when the operator opened the page. If other units have come back since,
+        before: units by sku that had come back when the operator opened the page. If more units have come back since,
             the call fails. None means not to check this.
 
     Returns:
@@ -50,7 +50,8 @@ def return_order(
 
     Raises:
         Order.DoesNotExist: there is no such order.
-        NotReturnable: the order is not paid, has fewer units, or units have come back since the page was opened.
+        NotReturnable: the order is neither paid nor refunded, has fewer units, or more units have come back since the
+            page was opened.
     """
     with transaction.atomic(durable=True):
         mine = states.locked(order)
@@ -71,8 +72,9 @@ def receive_chargeback(
 ) -> ReceivedChargeback:
     """Record that the provider took back what the shop still had of a payment.
 
-    If this payment has paid the order, put the units of the order back on hand, and mark the order as refunded. The
-    chargeback replaces refunds of the payment that were due but not sent, because the customer has the money now.
+    If this payment has paid the order, put the remaining units of the order back on hand, and mark the order as
+    refunded. The chargeback replaces those refunds of the payment that were due but not sent, because the customer has
+    the money now.
 
     Args:
         reference: the provider's reference of the chargeback. Repeated calls return the same chargeback.

@@ -437,10 +437,10 @@ def _return(returned: Sequence[ReturnedUnits]) -> None:
 def retake_units(order: Order) -> None:
     """Take the units and allowances of a cancelled or expired order again, in the transaction that marks it as paid.
 
-    The caller rolls back on an error, because some of the units may have been taken.
+    The caller must roll back on an error: this call may already have taken some of the units.
 
     Raises:
-        SoldOut: the units were sold to other customers.
+        SoldOut: some of the units were sold to other customers.
         OverLimit: the customer has reached the limit with other orders.
     """
     items = [RequestItem(str(item.product_id), item.quantity, item.price) for item in order.items.all()]

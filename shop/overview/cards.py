@@ -31,8 +31,8 @@ class Cards:
     Args:
         sales: open and coming sales, sorted by opening time.
         orders: number of orders by state.
-        refunds: refunds that are due.
-        unmatched: open reports of the payment provider that match no order.
+        refunds: number of refunds that are due.
+        unmatched: number of open reports of the payment provider that match no order.
         risks: why Redis may lose queued orders; empty if no sale queues orders, or if Redis does not answer.
     """
 

@@ -76,7 +76,7 @@ class OpenSaleFigures:
 
     @property
     def curves(self) -> str:
-        """The units sold and left at `STEPS` + 1 moments from the opening to now, and the seconds between, as JSON."""
+        """The units sold and left at `STEPS` + 1 moments since the opening, and the seconds since then, as JSON."""
         sold, total = [0, *self.curve], self.sold + self.left
         seconds = (self.read_at - self.sale.opens_at).total_seconds()
         return json.dumps({"sold": sold, "left": [max(0, total - units) for units in sold], "seconds": round(seconds)})

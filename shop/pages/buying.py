@@ -190,7 +190,7 @@ def ticket_of(request: HttpRequest, sale: Sale) -> str | None:
     """Return the buyer's ticket; empty if the sale has no waiting room, None if it is not the buyer's turn.
 
     Raises:
-        PageRefused: too many requests of this buyer, or Redis does not answer.
+        PageRefused: this buyer sends too many requests, or Redis does not answer.
     """
     offer = offers.get(sale.pk) if sale.waiting_room else None
     if offer is None or not offer.waiting_room:

@@ -143,7 +143,7 @@ def get(slug: str) -> SaleNow | None:
     """Return a sale as it was at most `TTL` seconds ago; None if there is no such sale.
 
     This process reads a sale at most once in half of `TTL`. While one request reads, the other requests get the old
-    figures. If there are no old figures, they wait.
+    figures. If these have expired, or there are none, they wait.
     """
     if time.monotonic() < cache.get(slug).expires_at:
         return _get_or_read(slug)

@@ -33,7 +33,7 @@ class PageRefused(Exception):
 
     Args:
         status: the HTTP status.
-        message: the reason in one sentence, in the reader's language.
+        message: the reason, in the reader's language.
         title: the heading of the page; if empty, a heading that fits the status.
         link: URL of a helpful page; if empty, the page only links to the sales.
         label: text of the link.

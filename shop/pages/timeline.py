@@ -23,7 +23,7 @@ class TimelineEntry:
     Args:
         what: the event in the reader's language.
         at: when it happened; None if the tables do not contain the time.
-        detail: a sentence that explains the event, or empty.
+        detail: a text that explains the event, or empty.
         failed: whether the event is bad for the buyer.
     """
 

@@ -65,7 +65,7 @@ def standing_of(request: HttpRequest, offer: Offer, *, enters: bool = False) -> 
     """Return the visitor's standing in the waiting room of a sale.
 
     Raises:
-        PageRefused: too many requests of this visitor, or Redis does not answer or has no memory for a place.
+        PageRefused: this visitor sends too many requests, Redis does not answer, or Redis has no memory for a place.
     """
     customer = int(cast(int, request.user.pk))
     if not LookRate().allow_request(cast("Request", request), cast("APIView", None)):

@@ -36,8 +36,8 @@ class ProviderReport:
 
     Args:
         content: the fields of a body of `POST /api/payments/` or `POST /api/chargebacks/`. Amounts are texts with two
-            decimals, such as "19.80". `reference` is the provider's reference of the payment: at most 128
-            characters, without a slash.
+            decimals, such as "19.80". `reference` is the provider's reference of the payment or chargeback: 1 to 128
+            letters, digits and characters of `._~:-`.
     """
 
     kind: ReportKind
@@ -48,8 +48,8 @@ class PaymentProvider(ABC):
     """A payment provider: where buyers pay, and what its webhooks report.
 
     To connect a provider, implement `origin`, `page_for` and `read_webhook` in a subclass, and set
-    `PAYMENT_PROVIDER` to the dotted path of the subclass. The shop creates one object of it, without arguments, and all
-    threads share this object.
+    `PAYMENT_PROVIDER` to the dotted path of the subclass. Each process creates one object of it, without arguments, and
+    all its threads share this object.
 
     The provider sends its webhooks to `POST /api/payments/`. Only a webhook marks an order as paid, because a buyer who
     returns to the shop may not have paid.
@@ -59,7 +59,7 @@ class PaymentProvider(ABC):
     """
 
     accepted: str = ""
-    """Plain text to send as the answer to a booked webhook, such as `success` for Alipay; empty to answer with JSON."""
+    """Plain text with which to answer an accepted webhook, such as `success` for Alipay; empty to answer in JSON."""
 
     @property
     def connected(self) -> bool:
@@ -99,7 +99,8 @@ def provider() -> PaymentProvider:
     """Return the payment provider of this shop.
 
     Raises:
-        ImproperlyConfigured: `PAYMENT_PROVIDER` names no subclass of `PaymentProvider` that can be made.
+        ImproperlyConfigured: `PAYMENT_PROVIDER` names no subclass of `PaymentProvider`, or a subclass that cannot be
+            created without arguments.
     """
     return _load(settings.PAYMENT_PROVIDER)
 

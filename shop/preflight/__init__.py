@@ -1,1 +1,1 @@
-"""Preflight: check settings, servers and a sale before it opens. Each finding says what to do."""
+"""Preflight: check settings, servers and a sale before it opens. Each warning and red finding says what to do."""

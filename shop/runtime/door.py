@@ -136,7 +136,7 @@ class Door:
         return None
 
     def close(self) -> None:
-        """Answer all requests with `Connection: close` from now on, and wait for up to `limits.DRAIN` seconds.
+        """Answer all further requests with `Connection: close`, and wait for up to `limits.DRAIN` seconds.
 
         If the server closed idle connections at once, a client that is sending at this moment could not know whether
         the server has read the request.

@@ -175,7 +175,8 @@ def redis_url(name: str, *, default: str) -> str:
     """Return a setting that is the URL of a Redis server, or an empty text.
 
     Raises:
-        ImproperlyConfigured: the value is not such a URL. The message omits it, because it may contain a password.
+        ImproperlyConfigured: the value is not such a URL, or has options that Celery's broker does not know. The
+            message omits the value, because it may contain a password.
     """
     url = text(name, default=default)
     if url and not _is_redis(url):

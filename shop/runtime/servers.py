@@ -15,7 +15,7 @@ from shop.look import look
 
 
 def given() -> dict[str, str]:
-    """Return the setting with the URL of each server, by server name; empty for a server that the project runs."""
+    """Return the name of the setting with each server's URL, by server name; empty for the project's own servers."""
     return {
         "postgres": "" if getattr(settings, "DATABASE_IS_OURS", True) else "DATABASE_URL",
         "valkey": "" if getattr(settings, "REDIS_IS_OURS", True) else "REDIS_URL",

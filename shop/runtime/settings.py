@@ -446,8 +446,8 @@ ACCOUNT_SIGNUP_FIELDS = ["username*", "email*", "password1*"]
 # A log-in needs a confirmed e-mail address. A sign-up does not reveal whether the address has an account,
 # but a log-in after the sign-up does. So SIGN_UPS_PER_ADDRESS limits sign-ups.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
-# An account has one e-mail address. When a new address is confirmed, it replaces the old address. The shop sends a mail
-# about the change to the old address.
+# An account has one e-mail address. When a new address is confirmed, it replaces the old address. The shop then sends a
+# notice to the old address.
 ACCOUNT_CHANGE_EMAIL = True
 ACCOUNT_EMAIL_NOTIFICATIONS = True
 # Demand the password again before the e-mail address is changed.

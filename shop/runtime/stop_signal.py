@@ -9,7 +9,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """Receives SIGINT and SIGTERM from now on. Create it in the main thread.
+    """Receives SIGINT and SIGTERM once it is created. Create it in the main thread.
 
     The kernel may give a signal to any thread of a process. Python runs the handler in the main thread, but does not
     wake that thread if it waits for a lock, such as the lock of an Event. So the main thread waits for a pipe instead.

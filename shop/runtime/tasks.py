@@ -96,7 +96,7 @@ def save_queued_orders(self: Any) -> int:
 def reconcile() -> int:
     """Repair differences between Redis and Postgres that crashed processes have left, and check the conservation law.
 
-    Repairs and broken skus are logged. If another thread of this worker is still reconciling, do nothing. Otherwise
+    Repairs and broken skus are logged. Do nothing while another thread of this worker reconciles: otherwise,
     reconciliations that wait for a locked row could occupy all threads of the worker.
     """
     if not _reconciling.acquire(blocking=False):
@@ -144,7 +144,7 @@ def measure_beat(**_: Any) -> None:
 
 @worker_ready.connect
 def look_for_queued_orders(**_: Any) -> None:
-    """Start the task that saves queued orders when a worker is ready: a dead worker may have left orders queued."""
+    """Start saving queued orders as soon as a worker is ready: a dead worker may have left orders queued."""
     save_queued_orders.delay()
 
 

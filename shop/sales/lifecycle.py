@@ -35,9 +35,9 @@ def overlaps(sale: Sale, products: Iterable[Product]) -> Iterator[str]:
 
 
 def advance() -> None:
-    """Preheat the sales that open soon, and unload sales that are over. Celery beat calls this every few seconds.
+    """Preheat sales that open soon or are open, unload sales that are over, and complete pauses that have failed.
 
-    An error in one sale is logged and does not stop the others.
+    Celery beat calls this every few seconds. An error in one sale is logged and does not stop the others.
     """
     # A pause keeps, in Redis, the counts of units that each customer has bought. Remove them here, after the closing.
     held = Q(paused_at__isnull=False, unloaded_at__lt=F("closes_at"))

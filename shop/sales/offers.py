@@ -79,7 +79,10 @@ OUTAGE = 60.0
 
 
 outage = Breaker(limits.REQUEST)
-"""The circuit breaker that is open while Postgres does not answer, so that only one thread at a time waits for it."""
+"""The circuit breaker that is open while Postgres does not answer.
+
+Of the threads that can use an expired offer, only one at a time waits for Postgres.
+"""
 
 
 def get(sale: int) -> Offer | None:
@@ -143,7 +146,7 @@ def read(sale: int) -> Offer | None:
 
 
 def open_or_coming(most: int = 100) -> list[Offer]:
-    """Return the offers of the sales that are not over, sorted by opening time."""
+    """Return the offers of up to `most` sales that are not over, sorted by opening time."""
     return _read(Sale.objects.filter(closes_at__gt=Now()).order_by("opens_at", "pk")[:most])
 
 

@@ -47,7 +47,8 @@ def preheat_sale(sale: int, *, wait: bool = True, missed_at: datetime | None = N
         CannotPreheat: the sale was deleted, or another process is preheating it. Or an earlier sale of the same skus
             is not over. Or another sale still has queued orders for these skus. Or Redis may lose the orders that this
             sale queues.
-        RedisError: Redis does not answer.
+        RedisError: Redis does not answer, and this sale or another sale of its skus needs it.
+        UnknownStrategy: this process does not have the strategy of the sale.
     """
     with transaction.atomic():
         # Let only one process at a time preheat a sale. The first preheating removes the copies that an earlier sale
@@ -130,12 +131,13 @@ def _load(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime
 
 
 def _queued_in(sale: Sale, skus: Sequence[str], others: QuerySet[Sale], now: datetime) -> set[int]:
-    """Return the other sales that have queued orders for these skus.
+    """Return the ids of the other sales that have queued orders for these skus.
 
     If the stock of these skus were loaded now, most strategies would sell the units of the queued orders twice.
 
     Raises:
-        RedisError: Redis does not answer, and one of the other sales queues orders and closed less than a day ago.
+        RedisError: Redis does not answer, and one of the other sales may have queued orders: its strategy queues
+            orders, and the sale has not been over for a day yet.
     """
     try:
         return registry.sales_with_queued_orders(skus) - {sale.pk}

@@ -6,7 +6,10 @@ class NotAdmitted(Exception):
 
 
 class RoomUnavailable(Exception):
-    """Redis, which stores the places, does not answer. The customer may have a place now. They can safely try again."""
+    """Redis, which stores the places, does not answer or refuses writes. The customer may have a place now.
+
+    They can safely try again.
+    """
 
 
 class RoomFull(RoomUnavailable):

@@ -60,7 +60,7 @@ later than the rate allows, and then faster than the rate. `BURST` is twice this
 smaller burst would delay customers of every large sale.
 """
 FASTEST, SLOWEST = 2, 60
-"""Seconds between two polls of a customer: if the turn is near, and if the turn is far."""
+"""Minimum and maximum seconds between two polls of a customer in the line."""
 SOON = 10
 """A customer whose turn comes within this number of seconds polls again only when the turn has come."""
 LONGEST = 3600

@@ -27,8 +27,8 @@ def require(ticket: str, *, offer: Offer, customer: int) -> None:
     """Check that a ticket admits a customer to a sale.
 
     Raises:
-        NotAdmitted: the ticket is missing, forged or expired, or belongs to another customer, another sale or an
-            earlier opening time.
+        NotAdmitted: the ticket is missing, forged or expired, or belongs to another customer, another sale or another
+            opening time.
     """
     if not ticket:
         raise NotAdmitted("This sale has a waiting room. Enter it, and order with the ticket when your turn has come.")

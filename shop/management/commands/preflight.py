@@ -51,7 +51,7 @@ def find(wanted: str) -> Sale:
     """Return the sale with this number or slug.
 
     Raises:
-        CommandError: there is no such sale, or one sale has this number and another this slug.
+        CommandError: there is no such sale, or one sale has this number and another sale has this slug.
     """
     named = Q(slug=wanted) | Q(pk=wanted) if wanted.isdecimal() else Q(slug=wanted)
     found = list(Sale.objects.filter(named))

@@ -20,7 +20,10 @@ SUPERVISOR = ["-m", "servers"]
 
 
 def program_that_runs(folder: RunFolder) -> str:
-    """Return the command line of a program that runs the servers for itself, such as a demo; "" if there is none."""
+    """Return the command line, without the interpreter, of a program that runs the servers for itself, such as a demo.
+
+    Return "" if there is none.
+    """
     owner = folder.ownership.owner()
     if owner is None or owner.pid is None:
         return ""

@@ -1,4 +1,4 @@
-"""Deliver reports to the shop. Each report is repeated until the shop accepts it."""
+"""Deliver reports to the shop. Each report is repeated until the shop accepts it or the provider gives it up."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ HEADERS = {
 
 
 class RequestRefused(Exception):
-    """The provider refuses a request. The message says why, and what to do."""
+    """The provider refuses a request. The message says why."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
 // Draw the charts of the overview with Chart.js, which unfold loads on each page of the admin.
 
 // The figures of a chart are JSON in `data-chart` of its canvas. For a curve, they are the units `sold` and `left` at
-// moments between the opening of the sale and now, which was `seconds` ago. For bars, they are the `orders` placed in each
-// of the last seconds.
+// moments from the opening of the sale, which was `seconds` ago, until now. For bars, they are the `orders` placed in
+// each of the last seconds.
 
 const charts = new Map(); // by the id of the canvas
 

@@ -151,7 +151,7 @@ export class Product {
     this.trouble = "";
   }
 
-  // Send the request once, or poll the queued order. Return the pause before the next attempt; 0 after the last.
+  // Send the request once, or poll the queued order. Return the milliseconds before the next attempt; 0 after the last.
   async attempt() {
     const { name } = this;
     const { key, body, location } = this.intent;

@@ -1,4 +1,4 @@
-// Times on pages. The server writes them in UTC; this script shows them in the reader's time zone, with 24 hours.
+// Times on pages. The server writes them in UTC; this script shows them in the reader's time zone, from 00:00 to 23:59.
 
 import { show } from "./page.js";
 

@@ -54,8 +54,8 @@ function render(standing) {
   }
 }
 
-// Return the visitor's place; undefined without a response. Return null if the visitor has to log in again, or if the
-// sale is over: the caller then reloads the page, which shows the reason.
+// Return the visitor's place; undefined if the shop does not answer, or cannot answer now. Return null if the visitor
+// has to log in again, or if the sale is over: the caller then reloads the page, which shows the reason.
 async function look({ again = true } = {}) {
   if (!access) {
     const answer = await ask(page.token);

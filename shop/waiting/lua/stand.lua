@@ -13,15 +13,15 @@
 --          number of an arrival after the opening.
 -- KEYS[2]  gate: hash. `base` places were admitted at the time `since` (ms), and `rate` places per second after that.
 --          `opens_at` is the opening time to which these values belong (ms). `last` is the number of the last arrival.
---          `tokens` were there at the time `filled` (ms). `late` is about how many admitted customers wanted to begin
---          and found no token, at the time `late_at` (ms).
+--          `tokens` were there at the time `filled` (ms). `late` is the approximate number of admitted customers who
+--          wanted to begin and found no token, at the time `late_at` (ms).
 -- KEYS[3]  turns: hash of the end of each turn that has begun (ms), by customer.
 -- ARGV     1 customer, 2 score in the draw, 3 now (ms), 4 opens_at (ms), 5 when the keys expire (ms), 6 places to admit
 --          per second; 0 in a pause, 7 length of a turn (ms), 8 "1" to enter, 9 for how long tokens are kept (ms), 10
 --          maximum polls of the room per second
 -- Result   {place from 1, or 0 without one; thousandths of places admitted; places given; end of the turn (ms), or 0;
---          about how many admitted customers wait for a token; 1 if this call has given the place}. Before the
---          opening, the place is 1 for everyone in the room, because the order is not known yet.
+--          approximate number of admitted customers who wait for a token; 1 if this call has given the place, else 0}.
+--          Before the opening, the place is 1 for everyone in the room, because the order is not known yet.
 local places, gate, turns = KEYS[1], KEYS[2], KEYS[3]
 local customer, draw = ARGV[1], ARGV[2]
 local now, opens_at = tonumber(ARGV[3]), tonumber(ARGV[4])
