@@ -71,7 +71,7 @@ def require_count(argument: str, count: object) -> int:
 
 
 def require_flag(argument: str, flag: object) -> None:
-    """Check that `flag` is True or False. Otherwise a number of seconds, passed by mistake, would count as True.
+    """Check that `flag` is True or False. A number of seconds, passed by mistake, would otherwise count as True.
 
     Raises:
         TypeError: `flag` is not a `bool`.

@@ -1,4 +1,4 @@
-"""Errors of the locking package. Every message says what happened and what to do next."""
+"""Errors of the locking package. Every message says what happened, and most messages say what to do next."""
 
 
 class LockError(Exception):
@@ -18,7 +18,7 @@ class NotOwner(LockError):
 
 
 class LockUnavailable(LockError):
-    """The lock server could not be reached, did not answer in time, or refused the request. Try again.
+    """The server or file of the lock could not be reached, did not answer in time, or refused the request. Try again.
 
     The state of the lock may be unknown: a request without an answer can still take effect.
     """

@@ -151,7 +151,7 @@ class Lease:
             )
 
     def _hand_out(self) -> Self:
-        """Return the lease, and warn from now on if it is dropped without a release. Locks call this in `acquire`."""
+        """Return the lease, which then warns if it is dropped without a release. Locks call this in `acquire`."""
         self._handed_out = True
         return self
 
@@ -217,10 +217,11 @@ class Lease:
         Raises:
             LeaseLost: the lease was lost, or this call found that it was.
             NotOwner: the lease was released, or the caller is a child after `fork`.
-            LockUnavailable: the server did not answer. The lease stays valid for `remaining()` seconds; try again.
+            LockUnavailable: the server could not be reached, did not answer, or refused the request. The lease stays
+                valid for `remaining()` seconds; try again.
             TypeError: `ttl` is neither an `int` nor a `float`.
             ValueError: `ttl` is not longer than the drift allowance, is longer than a million seconds, or is infinite
-                although the lock expires.
+                although the lock expires. An `EtcdLock` or a `ZooKeeperLock` also refuses more than its own TTL.
         """
         self.check()
         seconds = self.ttl if ttl is None else ttl
@@ -246,9 +247,9 @@ class Lease:
             True if the lease still held the lock; False if it was lost or already released.
 
         Raises:
-            LockUnavailable: the server did not answer. Call `release` again. If the first request took effect and
-                only its answer was lost, the next call still returns True. The same holds after any other exception
-                during the request, such as KeyboardInterrupt.
+            LockUnavailable: the server could not be reached, did not answer, or refused the request. Call `release`
+                again. If the first request took effect and only its answer was lost, the next call still returns True.
+                The same holds after any other exception during the request, such as KeyboardInterrupt.
             NotOwner: the caller is a child after `fork`.
         """
         if self.lost:

@@ -75,7 +75,7 @@ class LocalLease(Lease):
 class ThreadLock(Lock):
     """Lock between the threads of one process, which get the lock in order of arrival.
 
-    Locks with the same name are the same lock. A name uses memory only while it is held. A release hands the lock to
+    Locks with the same name are the same lock. A name uses memory only while it is in use. A release hands the lock to
     the thread that has waited longest, so a newcomer cannot overtake it. A forked child starts with all names free,
     because the leases of its parent stay with the parent.
 
@@ -86,6 +86,7 @@ class ThreadLock(Lock):
         name: name of the lock, such as `stock:sku-42`.
 
     Raises:
+        TypeError: `name` is not a `str`.
         ValueError: the name is empty.
     """
 
@@ -200,8 +201,8 @@ class ProcessLock(Lock):
     two holders could lock two different files. Do not use a folder that is cleaned up, such as /tmp, or a folder on
     NFS.
 
-    `flock` has no time limit, and a thread that is blocked in it cannot be interrupted. A waiter therefore polls, every
-    millisecond at first and every 50 milliseconds after a while. Waiters are not served in order.
+    `flock` has no time limit, and a thread that is blocked in it cannot be interrupted. A waiter therefore polls, about
+    every millisecond at first and about every 50 milliseconds after a while. Waiters are not served in order.
 
     Args:
         folder: folder of the lock files. It must exist and be writable for every process that uses the lock.
@@ -209,7 +210,8 @@ class ProcessLock(Lock):
 
     Raises:
         TypeError: `name` is not a `str`, or `folder` is not a path.
-        ValueError: the name is empty, its quoted form is too long for a file name, or no folder can have this path.
+        ValueError: the name is empty, cannot be encoded as UTF-8, or is too long for a file name once it is quoted; or
+            no folder can have this path.
     """
 
     capabilities = Capabilities(across_processes=True, forks=True, survives_holder_crash=True)
@@ -230,7 +232,12 @@ class ProcessLock(Lock):
             raise ValueError(f"folder must be a path that can exist, not {folder!r}")
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """Acquire the lock as described in `Lock.acquire`."""
+        """Acquire the lock as described in `Lock.acquire`.
+
+        Raises:
+            LockUnavailable: the lock file could not be opened or locked.
+            ValueError: `timeout` is out of range, or was given although `blocking` is False.
+        """
         began = time.monotonic()
         deadline = began + wait_timeout(blocking, timeout)
         file = self._open()

@@ -56,7 +56,7 @@ class Lock(ABC):
     Any number of threads, tasks or greenlets may share a lock object. A lock is re-entrant only if its capabilities say
     so: otherwise a holder that acquires the lock again waits for itself.
 
-    Subclasses define how to acquire, extend and release. `Lease` is the same for all, and decides when a grant is lost.
+    Subclasses define how to acquire, extend and release. The lease decides when a grant is lost.
 
     Args:
         name: name of the lock, such as `stock:sku-42`. Locks with the same name exclude each other.
@@ -110,7 +110,7 @@ class Lock(ABC):
             The lease, or None if another holder had the lock until `timeout` was over.
 
         Raises:
-            LockUnavailable: the server could not be reached, did not answer, or refused the request.
+            LockUnavailable: the server could not be reached, did not answer in time, or refused the request.
             ValueError: `timeout` is out of range, or was given although `blocking` is False.
         """
 
@@ -118,9 +118,9 @@ class Lock(ABC):
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
         """Hold the lock for the body of a `with` statement, and release it at the end.
 
-        Leaving the body raises no lock error. A lost lease has already been reported by a warning and by `on_lost`;
-        a server that cannot be reached frees the lock after the TTL, because renewal has stopped. A body that ends
-        without an exception is therefore no proof that the lock was held throughout: use `lease.check()` and the fence.
+        Leaving the body raises no lock error. A lost lease is reported by a warning and by `on_lost`. A server that
+        cannot be reached frees the lock after the TTL, because renewal has stopped. A body that ends without an
+        exception is therefore no proof that the lock was held throughout: use `lease.check()` and the fence.
 
         Args:
             timeout: total seconds to wait at most, up to a million; None for no limit.
@@ -164,7 +164,7 @@ class Lock(ABC):
         """Keep the grant of a lease for `ttl` seconds from now, and return whether the server still had it.
 
         Raises:
-            LockUnavailable: the server did not answer.
+            LockUnavailable: the server did not answer, or refused the request.
         """
 
     @abstractmethod
@@ -172,7 +172,7 @@ class Lock(ABC):
         """Stop renewing the lease, end its grant, and return whether the server still had the grant.
 
         Raises:
-            LockUnavailable: the server did not answer. The call may be repeated.
+            LockUnavailable: the server did not answer, or refused the request. The call may be repeated.
         """
 
 

@@ -102,9 +102,9 @@ class ReentrantLock(Lock):
 
     Args:
         lock: the lock to wrap. Use it through this object only.
-        owner: returns the identity of the caller, which is not None. Callers in one process with equal values are one
-            owner. If they ask for a free lock at the same time, they get it one after the other. While a caller holds
-            the lock, it must not wait for another caller with the same value.
+        owner: returns the identity of the caller, which must be hashable and not None. Callers in one process with
+            equal values are one owner. If they ask for a free lock at the same time, they get it one after the other.
+            While a caller holds the lock, it must not wait for another caller with the same value.
 
     Raises:
         TypeError: `lock` is not a `Lock`, or `owner` cannot be called.
@@ -122,7 +122,11 @@ class ReentrantLock(Lock):
         self._grants: weakref.WeakValueDictionary[Hashable, SharedGrant] = weakref.WeakValueDictionary()
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
-        """Acquire the lock as described in `Lock.acquire`. If the caller owns the lock, the server is not asked."""
+        """Acquire the lock as described in `Lock.acquire`. If the caller owns the lock, the server is not asked.
+
+        Raises:
+            TypeError: `owner` returned None, or a value that is not hashable.
+        """
         wait_timeout(blocking, timeout)  # check the arguments even if the caller holds the lock
         key = (os.getpid(), self._hashable_owner())
         held = self._grants.get(key)

@@ -34,10 +34,10 @@ LOOK_SECONDS = 0.25
 
 
 class Renewer(Protocol):
-    """Extends the leases of one server.
+    """Extends the leases of locks that share a connection or a client.
 
-    Renewers that compare equal serve the same server, so the watchdog uses one of them for all their leases. A renewer
-    is used by one thread at a time.
+    Renewers that compare equal can extend each other's leases, so the watchdog uses one of them for all these leases.
+    A renewer is used by one thread at a time.
     """
 
     def __hash__(self) -> int: ...
@@ -45,7 +45,7 @@ class Renewer(Protocol):
     def __eq__(self, other: object, /) -> bool: ...
 
     def renew(self, leases: Sequence[Lease], seconds: float) -> Sequence[bool | None]:
-        """Extend each lease by its TTL, in one round trip.
+        """Extend each lease by its TTL, in one round trip to each server.
 
         Args:
             leases: the leases to extend.

@@ -48,9 +48,9 @@ class EtcdLock(Lock):
     To take the lock from its holder, revoke the holder's etcd lease. Deleting the key is not enough: the next client
     would get the lock before the holder learns of its loss.
 
-    A grant and its release take three requests, each of which etcd writes to disk. Each waiter has a connection of its
-    own for its watch. The client's session keeps `pool_maxsize` connections (10 by default). If more threads ask at the
-    same time, the additional threads open a connection for each request.
+    Without a wait, a grant and its release take three requests, each of which etcd writes to disk. Each waiter has a
+    connection of its own for its watch. The client's session keeps `pool_maxsize` connections (10 by default). If more
+    threads ask at the same time, the additional threads open a connection for each request.
 
     Args:
         client: an `etcd3gw.Etcd3Client`. Its session, with all settings, is copied for each process. Its own timeout is
@@ -62,8 +62,8 @@ class EtcdLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the client is not an `Etcd3Client`, the name is not a `str`, or `ttl` is not a number.
-        ValueError: the name is empty, or `ttl` is not a whole number of seconds of at least 1.
+        TypeError: the client is not an `Etcd3Client`, or another argument has the wrong type.
+        ValueError: the name is empty, or `ttl` is not a whole number of seconds from 1 to a million.
     """
 
     capabilities = Capabilities(
@@ -104,8 +104,8 @@ class EtcdLock(Lock):
         """Acquire the lock as described in `Lock.acquire`. The server has a second to answer even if `timeout` is less.
 
         Raises:
-            LockUnavailable: the server could not be reached, did not answer, or refused the request.
-            ValueError: `timeout` is negative, or was given although `blocking` is False; or the shortest etcd lease
+            LockUnavailable: the server could not be reached, did not answer in time, or refused the request.
+            ValueError: `timeout` is out of range, or was given although `blocking` is False; or the shortest etcd lease
                 that this etcd grants is too long for the TTL of this lock.
         """
         wait_seconds = wait_timeout(blocking, timeout)
@@ -132,7 +132,7 @@ class EtcdLock(Lock):
             token: id of the etcd lease. The client chooses the id, so that it can revoke the lease even if etcd's
                 answer is lost.
             deadline: when to give up, on the lock's clock.
-            alone: whether to join the queue only if it is empty.
+            alone: whether to return None, without joining the queue, if the queue is not empty.
 
         Raises:
             _PlaceLost: the etcd lease has ended, so the place in the queue is lost.

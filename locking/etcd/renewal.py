@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class EtcdRenewer:
-    """Extends the leases that were granted through one etcd client. Implements `locking.renewal.Renewer`."""
+    """Extends the leases of all `EtcdLock`s of one client. Implements `locking.renewal.Renewer`."""
 
     def __init__(self, client: Etcd3Client) -> None:
         self._client = client

@@ -16,8 +16,8 @@ class AdvisoryLock(SessionLock):
 
     The server identifies advisory locks by 64-bit numbers, so the lock is on a hash of the name. Names with the same
     hash exclude each other; the probability that a million names contain such a pair is 3 in 100 million. This is safe,
-    but a holder of one such lock cannot get the other one. The same is true of any other application that takes an
-    advisory lock on that number.
+    but a holder of one lock of the pair cannot get the other one. An application that takes an advisory lock on the
+    same number also excludes the holders of this lock.
 
     Acquire several locks in the same order everywhere. Two holders that wait for each other's lock would wait for ever,
     or until their `timeout`. The server does not detect this deadlock, because each grant has a session of its own.

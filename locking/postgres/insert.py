@@ -80,13 +80,14 @@ class InsertLock(Lock):
 
     If several threads of a process wait for the lock, one of them waits at the server. The others queue behind this
     thread in the process, in order of arrival, each within its own timeout, and take over its connection. A process
-    thus uses one connection for each lock that it waits for, one for all renewals, and one for each request at a time.
-    Processes get the lock in the order in which they began to wait. So a thread may get it after a later thread of
-    another process.
+    thus uses one connection for each lock that it waits for, one for the renewals of all locks with the same
+    `conninfo`, and one for each running request. Processes get the lock in the order in which they began to wait. So a
+    thread may get it after a later thread of another process.
 
     Waiters queue for an advisory lock on the server. The first of them listens for the release (NOTIFY). It also asks
-    when the present grant expires and then, if the holder renews the grant, once per TTL. It may thus notice the death
-    of the holder up to one TTL late. The others sleep. A non-blocking attempt does not overtake them.
+    for the lock as soon as the present grant should expire and then, if the holder renews the grant, once per TTL. It
+    may thus notice the death of the holder up to one TTL late. The others sleep. A non-blocking attempt does not
+    overtake them.
 
     A first waiter that is stopped (SIGSTOP, a suspended machine) delays the others for two of its TTLs. Then the server
     ends its session (`idle_session_timeout`), and the waiter queues again when it continues. Postgres 13 and older do
@@ -94,8 +95,8 @@ class InsertLock(Lock):
 
     The server identifies advisory locks by 64-bit numbers, so the queue is at a hash of the name. Names with the same
     hash share a queue; the probability that a million names contain such a pair is 3 in 100 million. This is safe, but
-    a waiter for one name also waits behind the waiters for the other, and a non-blocking attempt is refused. The same
-    is true of any other application that takes an advisory lock on that number.
+    a waiter for one name also waits behind the waiters for the other, and a non-blocking attempt is refused meanwhile.
+    An application that takes an advisory lock on the same number delays and refuses them, too.
 
     Mutual exclusion holds as long as the server keeps its data and its clock is not set forward.
 
@@ -111,6 +112,7 @@ class InsertLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
+        TypeError: an argument has the wrong type.
         ValueError: the name is empty or not valid text for Postgres, `ttl` is out of range, or `conninfo` cannot be
             parsed.
     """
@@ -154,8 +156,8 @@ class InsertLock(Lock):
 
         Raises:
             NoSuchLock: the table does not exist.
-            LockUnavailable: the server could not be reached, did not answer, or refused the request.
-            ValueError: `timeout` is negative, or was given although `blocking` is False.
+            LockUnavailable: the server could not be reached, did not answer in time, or refused the request.
+            ValueError: `timeout` is out of range, or was given although `blocking` is False.
         """
         wait_seconds = wait_timeout(blocking, timeout)
         deadline = self._clock() + wait_seconds
@@ -281,7 +283,10 @@ class HeldElsewhere(NamedTuple):
 
 
 class InsertRenewer:
-    """Extends all leases on the server of one `conninfo`, over one session. Implements `locking.renewal.Renewer`."""
+    """Extends the leases of all locks with the same `conninfo`, over one session.
+
+    Implements `locking.renewal.Renewer`.
+    """
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo

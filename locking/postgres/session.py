@@ -82,9 +82,9 @@ class PostgresSession:
         label = f"lock {lock}".encode("ascii", "backslashreplace")[:APPLICATION_NAME_BYTES].decode()
         wanted = {**CONNECTION_PARAMETERS, **conninfo, "application_name": label, "client_encoding": "UTF8"}
         self._pgconn = PGconn.connect_start(make_conninfo("", **wanted).encode())
-        # The reasons that the server gives when it ends an idle session.
-        # The handler must not refer to this PostgresSession. Otherwise the two would form a reference cycle, and a
-        # session that the program drops would not close its connection.
+        # Collect the reasons that the server gives when it ends an idle session. The handler must not refer to this
+        # PostgresSession. Otherwise the two would form a reference cycle, and a session that the program drops would
+        # not close its connection.
         self._end_reasons = end_reasons = list[tuple[str, str]]()
         self._pgconn.notice_handler = lambda result: end_reasons.extend(end_reason_in(result))
         _open.add(self)

@@ -65,6 +65,7 @@ class SessionLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
+        TypeError: an argument has the wrong type.
         ValueError: the name is empty or not valid text for Postgres, or `conninfo` cannot be parsed.
     """
 
@@ -114,7 +115,7 @@ class SessionLock(Lock):
         """Ask for the lock, and wait for up to `left` seconds (0: do not wait). A timeout of the server ends the wait.
 
         Returns:
-            The grant, or None if the server says that the lock is taken.
+            The grant, or None if the lock is taken.
 
         Raises:
             StatementRefused: Postgres refused the statement. With the code LOCK_NOT_AVAILABLE, the wait was over, and
@@ -186,7 +187,7 @@ class SessionLease(Lease):
     def _ended(self) -> bool:
         session = self.session
         if session is None or not session.statement_lock.acquire(blocking=False):
-            return session is None  # the other thread that uses the session notices its end
+            return session is None  # another thread uses the session, and notices its end
         try:
             # Check `self.session` again: after a release, the session may already serve the next holder.
             # An answer to that holder would look like the end of the session.

@@ -57,7 +57,7 @@ def add_row(conninfo: str, name: str) -> None:
 
     Raises:
         ValueError: the name is empty or not valid text for Postgres, or `conninfo` cannot be parsed.
-        LockUnavailable: the server could not be reached.
+        LockUnavailable: the server could not be reached, or refused the statement.
         NoSuchLock: the table does not exist.
     """
     name = require_storable_name(name)

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from locking.redis.connection import Client
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Minimum seconds that the server has to answer. The `timeout` of a caller limits only the wait for the lock."""
+"""Minimum seconds that the server has to answer, unless the TTL is shorter.
+
+The `timeout` of a caller limits only the wait for the lock.
+"""
 
 
 class RedisLock(Lock):
@@ -47,8 +50,8 @@ class RedisLock(Lock):
     Waiting. If there are waiters, a release does not free the lock; it offers the lock to the waiter that has slept
     longest. The offer wakes this waiter and is its grant, so a newcomer cannot overtake a sleeping waiter. Waiters are
     served in the order in which they fall asleep: a waiter that was refused, but falls asleep only a round trip later,
-    can be overtaken. If no release wakes a waiter, it asks again when the present grant expires, and then once per TTL.
-    If the lock is free then, the server offers it to the waiter that has slept longest.
+    can be overtaken. If no release wakes a waiter, it asks for the lock again as soon as the present grant should
+    expire, and then once per TTL. If the lock is free then, the server offers it to the waiter that has slept longest.
 
     Dead waiters. A waiter whose connection is gone is skipped. If all waiters are dead, the offer of a release goes to
     the next caller. If the holder has died too, the next request makes the server offer the lock to the dead waiters.
@@ -69,8 +72,9 @@ class RedisLock(Lock):
     Connections. The lock opens connections of its own, with the settings of the client's pool, and never waits for a
     connection of the pool. If several threads of a process wait for the lock, one of them sleeps at the server. The
     others queue behind this thread in the process, in order of arrival, each within its own timeout. A process thus
-    uses one connection for each lock that it waits for, one for all renewals, and one for each request at a time. Give
-    the client a `socket_timeout` and few retries, because the time to connect comes on top of every time limit.
+    uses one connection for each lock that it waits for, and one for each running request. For renewals, it uses one
+    connection for all locks whose clients share a connection pool; with a cluster client, one for each node. Give the
+    client a `socket_timeout` and few retries, because the time to connect comes on top of every time limit.
 
     Args:
         client: any `redis.Redis`, including one from Sentinel, or a `RedisCluster`. Needs Redis 7 or Valkey 7.2.
@@ -86,9 +90,10 @@ class RedisLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the client is of another class (for asyncio, of the package valkey, a pipeline), or another argument
-            has the wrong type.
-        ValueError: the name is empty or contains braces, or `ttl` or `wait_for_replicas` is out of range.
+        TypeError: the client is of another class, such as a client for asyncio, a client of the package valkey, or a
+            pipeline; or another argument has the wrong type.
+        ValueError: the name is empty, contains braces, or cannot be encoded as UTF-8; or `ttl` or `wait_for_replicas`
+            is out of range.
 
     Source: redis-py's `Lock` and "Distributed Locks with Redis",
     https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
@@ -137,7 +142,7 @@ class RedisLock(Lock):
         Raises:
             LockUnavailable: the server could not be reached, did not answer, refused a request, or answered after the
                 TTL; or fewer than `wait_for_replicas` replicas have the grant.
-            ValueError: `timeout` is negative, or was given although `blocking` is False.
+            ValueError: `timeout` is out of range, or was given although `blocking` is False.
         """
         wait_seconds = wait_timeout(blocking, timeout)
         deadline = self._clock() + wait_seconds
@@ -226,8 +231,8 @@ class RedisLock(Lock):
                     waiter.granted = True
                     return answer
                 asked = asked if still_blocked else answer.asked
-                # The lock is still held after its TTL, and no release woke this waiter. So the holder must be renewing
-                # it: from now on, try again only once per TTL.
+                # If the pop is still blocked, no release has woken this waiter, although the grant should have expired.
+                # So the holder must be renewing it: ask again only after a TTL.
                 look_at = self._clock() + (self.ttl if still_blocked else answer.pause)
             grant = waiter.leave()
             lease = None if grant is None else self._accept(grant, token, asked)

@@ -28,7 +28,7 @@ down."""
 
 
 class RedlockNode(OwnConnections):
-    """One server: the connections of all Redlocks to it, and whether it answered last time.
+    """One server: the connections to it of all Redlocks that share a client's pool, and whether it answered last time.
 
     Args:
         pool: supplies the address and the settings. The node holds only a weak reference to it.
@@ -132,7 +132,7 @@ _nodes: WeakKeyDictionary[ConnectionPool, RedlockNode] = WeakKeyDictionary()
 
 
 def node_of(pool: ConnectionPool) -> RedlockNode:
-    """Return the node of a client's pool: the same object for all locks, so that they share its connections."""
+    """Return the node of a client's pool: one object for all Redlocks with this pool, which thus share connections."""
     return _nodes.setdefault(pool, RedlockNode(pool))
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redis import ConnectionPool
 
 MOST_IDLE = 32
-"""Maximum number of idle connections that are kept per server. Requests are short, so few run at the same moment."""
+"""Maximum number of idle connections that are kept for a pool. Requests are short, so few run at the same moment."""
 
 
 class OwnConnections:

@@ -85,9 +85,10 @@ class Redlock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: a client is of another class (for asyncio, of the package valkey, a pipeline), or another argument
-            has the wrong type.
-        ValueError: there is no client, or one is given twice; the name is empty; a time or a count is out of range.
+        TypeError: a client is of another class, such as a client for asyncio, a client of the package valkey, or a
+            pipeline; or another argument has the wrong type.
+        ValueError: there is no client, or two clients share a pool; the name is empty or cannot be encoded as UTF-8; or
+            a time or a count is out of range.
 
     Sources: S. Sanfilippo, "Distributed Locks with Redis",
     https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/; M. Kleppmann's criticism (no fence, trust
@@ -158,7 +159,7 @@ class Redlock(Lock):
 
         Raises:
             LockUnavailable: fewer nodes than a quorum answered. The call does not try again.
-            ValueError: `timeout` is negative, or was given although `blocking` is False.
+            ValueError: `timeout` is out of range, or was given although `blocking` is False.
         """
         wait_seconds = wait_timeout(blocking, timeout)
         deadline = self._clock() + wait_seconds
@@ -191,7 +192,7 @@ class Redlock(Lock):
         If the votes are split, no client holds the lock. The nodes are asked at most `ELECTIONS` times.
 
         Returns:
-            The lease, if it was granted, and the seconds that the last attempt took.
+            The lease, or None if the lock was not granted; and the seconds that the last attempt took.
         """
         for _ in range(ELECTIONS):
             begun = self._clock()
@@ -210,7 +211,7 @@ class Redlock(Lock):
         """Ask all nodes once. If no quorum granted the lock in time, release the grants that were made.
 
         Returns:
-            The lease, if it was granted, and otherwise whether the votes were split.
+            The lease, or None if the lock was not granted; and whether the votes were split.
         """
         token = new_token()
         started = self._clock()
@@ -348,7 +349,9 @@ class RedlockLease(Lease):
 
 @dataclass(frozen=True)
 class RedlockRenewer:
-    """Extends all leases on the same nodes in one round trip. Implements `locking.renewal.Renewer`.
+    """Extends the leases of all Redlocks that have the same `nodes` and `node_timeout`, in one round trip.
+
+    Implements `locking.renewal.Renewer`.
 
     Attributes:
         nodes: all nodes of the leases.
@@ -370,7 +373,7 @@ class RedlockRenewer:
         return verdicts
 
     def close(self) -> None:
-        """Do nothing: the connections belong to the nodes, which all locks share."""
+        """Do nothing: the connections belong to the nodes, which the locks share."""
 
 
 def majority(nodes: int) -> int:

@@ -1,4 +1,4 @@
-"""RedisRenewer: extends the leases of all `RedisLock`s on one server or cluster, over connections of its own."""
+"""RedisRenewer: extends the leases of all `RedisLock`s whose clients share a connection pool or a cluster client."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ logger = logging.getLogger(__name__)
 
 
 class RedisRenewer:
-    """Extends all leases of one client, over connections of its own. Implements `locking.renewal.Renewer`."""
+    """Extends the leases of this process's locks whose clients share a connection pool, or that share a cluster client.
+
+    It uses connections of its own. Implements `locking.renewal.Renewer`.
+
+    Args:
+        client: client of one of these locks.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -42,7 +48,7 @@ class RedisRenewer:
 
     @property
     def _servers(self) -> object:
-        """The object that clients of the same servers share: their connection pool, or the cluster client itself."""
+        """What locks with the same renewer share: the connection pool of their clients, or the cluster client."""
         return getattr(self._client, "connection_pool", self._client)
 
     def __eq__(self, other: object) -> bool:
@@ -105,7 +111,7 @@ class RenewalConnection:
         self._connection: Any = None
 
     def run(self, calls: Sequence[ScriptCall], seconds: float) -> list[Any]:
-        """Run scripts in one round trip. Scripts that the server has lost, and a wait for replicas, cost one more each.
+        """Run scripts in one round trip, plus one for scripts that the server has lost, and one to wait for replicas.
 
         Args:
             calls: what to run.

@@ -45,7 +45,10 @@ logger = logging.getLogger(__name__)
 SEQUENCE_DIGITS = 10
 
 MIN_ANSWER_TIMEOUT = 1.0
-"""Minimum seconds that the server has to answer. The `timeout` of a caller limits only the wait for the lock."""
+"""Minimum seconds that the server has to answer, unless the session timeout is shorter.
+
+The `timeout` of a caller limits only the wait for the lock.
+"""
 
 
 class ZooKeeperLock(Lock):
@@ -73,7 +76,7 @@ class ZooKeeperLock(Lock):
         clock: returns monotonic seconds; for tests.
 
     Raises:
-        TypeError: the client is not a `KazooClient`, or the name is not a `str`.
+        TypeError: the client is not a `KazooClient`, or another argument has the wrong type.
         ValueError: the name is empty.
     """
 
@@ -109,11 +112,11 @@ class ZooKeeperLock(Lock):
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> Lease | None:  # noqa: FBT001, FBT002
         """Acquire the lock as described in `Lock.acquire`.
 
-        If the connection is lost, the call waits for a new connection while the session lives, up to `timeout`. It
-        waits for at least a second, even if `timeout` is shorter. If the session ends while the call is in the queue,
-        its place is lost, and the call raises LockUnavailable. If the session ended earlier, the call waits for the
-        client's next session, with the same limits. The first acquire through a client asks the server for the session
-        timeout, also with these limits.
+        If the connection is lost, the call waits for a new connection while the session lives, up to `timeout`. Even if
+        `timeout` is less, it waits for a second, or for the session timeout if that is shorter. If the session ends
+        while the call is in the queue, its place is lost, and the call raises LockUnavailable. If the session ended
+        earlier, the call waits for the client's next session, with the same limits. The first acquire through a client
+        asks the server for the session timeout, also with these limits.
         """
         deadline = self._clock() + wait_timeout(blocking, timeout)
         session = ZooKeeperSession.of(self._client, self.name, self._limit(deadline))
@@ -296,7 +299,7 @@ class ZooKeeperLock(Lock):
                 except ConnectionLoss:
                     cut = True
         except NoNodeError:
-            found = cut  # the request before the connection was lost has deleted the node
+            found = cut  # the request on the lost connection has deleted the node
         except LockUnavailable as error:
             if type(error.__cause__) is not SessionExpiredError:  # exactly this class: other errors derive from it
                 # If the connection comes back, the session would keep the node, so remove the node in the background.

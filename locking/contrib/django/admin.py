@@ -61,7 +61,10 @@ def held_locks(request: HttpRequest) -> HttpResponse:
 
 @permission_required(FORCE, raise_exception=True)
 def release_by_force(request: HttpRequest) -> HttpResponse:
-    """Show a form that asks for the reason. On POST, release the grant that the list of locks has shown."""
+    """Show a form that asks for the reason. On POST, release the grant that the list of locks has shown.
+
+    If the list showed no fence for the grant, release the present grant.
+    """
     name, fence = request.GET.get("name", ""), request.GET.get("fence", "")
     if request.method == "POST":
         why = request.POST.get("why", "").strip() or "no reason given"
