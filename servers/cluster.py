@@ -55,7 +55,8 @@ class Cluster(Generic[AnyMember]):
         """Start all members at the same time, and return once each member is part of a majority.
 
         Raises:
-            ServerError: a member does not start; the message has the last lines of its log.
+            ServerError: a member does not start. If its process ended or was too slow, the message has the last lines
+                of its log.
         """
         self.launch()
         self.wait()
@@ -78,7 +79,7 @@ class Cluster(Generic[AnyMember]):
                 majority.
 
         Raises:
-            ServerError: no other member was elected in time.
+            ServerError: the cluster has no such leader within `ELECTION_TIMEOUT` seconds.
         """
         deadline = time.monotonic() + ELECTION_TIMEOUT
         while time.monotonic() < deadline:

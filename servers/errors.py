@@ -2,4 +2,4 @@
 
 
 class ServerError(Exception):
-    """A server or its run folder cannot be used. The message says why and what to do next."""
+    """A server or its run folder cannot be used. The message says why and, in most cases, what to do next."""

@@ -70,7 +70,8 @@ class Etcd:
         """Start the server on the data in its folder, and return once it responds.
 
         Raises:
-            ServerError: the server does not start; the message has the last lines of its log.
+            ServerError: the server does not start. If its process ended or was too slow, the message has the last lines
+                of its log.
         """
         self.launch()
         self.wait()

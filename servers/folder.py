@@ -116,8 +116,8 @@ class RunFolder:
         """Remove the folder and all data in it.
 
         Raises:
-            ServerError: its servers still run, it is not a run folder, or it contains unknown files. Unknown files and
-                the folder are then kept.
+            ServerError: its servers still run, it is not a run folder, it cannot be removed, or it contains unknown
+                files. In the last case, these files and the folder are kept.
         """
         if not os.path.lexists(self.path):
             return

@@ -100,7 +100,8 @@ class Postgres:
         There is no time limit for its recovery.
 
         Raises:
-            ServerError: the server does not start; the message has the last lines of its log.
+            ServerError: the server does not start, or the database cannot be created. If a process ended or was too
+                slow, the message has the last lines of its log.
         """
         self.launch()
         try:

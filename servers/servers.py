@@ -54,8 +54,8 @@ class Servers:
         """Start the servers and return once all are ready. Call it from the main thread.
 
         Raises:
-            ServerError: a server does not start. If another process owns the folder: it does not run all of these
-                servers, or they do not answer within `START_TIMEOUT` seconds.
+            ServerError: the folder cannot be used, or a server does not start. If another process owns the folder: it
+                does not run all of these servers, or they do not answer within `START_TIMEOUT` seconds.
         """
         deadline = time.monotonic() + START_TIMEOUT
         self.folder.create()

@@ -66,7 +66,7 @@ def stop(folder: RunFolder, *, delete: bool = False) -> bool:
         Whether there was anything to stop.
 
     Raises:
-        ServerError: the servers do not stop, or this is not a run folder of this user.
+        ServerError: the servers do not stop, this is not a run folder of this user, or it cannot be removed.
     """
     if not os.path.lexists(folder.path):
         return False

@@ -63,7 +63,7 @@ class Valkey:
         There is no time limit for loading data.
 
         Raises:
-            ServerError: the server does not start; the message has the last lines of its log.
+            ServerError: the server does not start. If its process ended, the message has the last lines of its log.
         """
         self.launch()
         self.wait()

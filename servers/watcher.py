@@ -30,5 +30,5 @@ class Watcher:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def dismiss(self) -> None:
-        """Stop watching a child that has ended. Its id may belong to another process from now on."""
+        """Stop watching a child that has ended, because its id may later belong to another process."""
         self._process.communicate(b".")

@@ -38,12 +38,12 @@ SETTINGS = {
     "4lw.commands.whitelist": "*",
 }
 # Milliseconds by which a server delays the confirmation of a write.
-# Without the delay, a lagging follower of ZooKeeper 3.8.0 may confirm its missed writes before the new leader.
-# The election of the leader then fails after `initLimit`, possibly again and again.
+# Without the delay, a lagging follower of ZooKeeper 3.8.0 may confirm its missed writes before the new leader has
+# confirmed them. The election of the leader then fails after `initLimit`, possibly again and again.
 # Source: https://issues.apache.org/jira/browse/ZOOKEEPER-4685
 FLUSH_DELAY = "-Dzookeeper.flushDelay=30"
 SETTINGS_OF_A_MEMBER = {
-    "initLimit": "25",  # ticks until a follower has copied the leader's data
+    "initLimit": "25",  # ticks; time limit for a follower to copy the leader's data
     "syncLimit": "5",  # ticks of silence after which a follower or leader counts as dead
 }
 STATUS_TIMEOUT = 5.0  # seconds
@@ -93,7 +93,8 @@ class ZooKeeper:
         """Start the server on the data in its folder, and return once it responds.
 
         Raises:
-            ServerError: ZooKeeper is not installed, or does not start; then the message has the last lines of its log.
+            ServerError: ZooKeeper is not installed, or does not start. If its process ended or was too slow, the
+                message has the last lines of its log.
         """
         self.launch()
         self.wait()
