@@ -76,7 +76,7 @@ def _add(box: Box, frames: list[str], samples: int) -> None:
 
 
 def _boxes(box: Box, level: int, left: float, share: float) -> Iterator[tuple[int, float, float, str]]:
-    """Return each box that is wide enough, as (level, left edge, width, frame).
+    """Yield each box that is wide enough, as (level, left edge, width, frame).
 
     Left edge and width are shares of the width of the picture.
     """
