@@ -1,1 +1,1 @@
-"""Load tests: bursts of orders by simulated buyers over HTTP. After a burst, the tables give its verdict."""
+"""Load tests: bursts of orders by simulated buyers over HTTP. After a burst, the database tables give its verdict."""

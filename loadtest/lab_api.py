@@ -33,5 +33,5 @@ def call_lab(host: str, method: str, path: str, customer: int, body: Any = None)
     except urllib.error.HTTPError as error:
         hint = " Is LAB_ENABLED set where the shop runs?" if error.code == 404 else ""
         raise LabError(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:200]}{hint}") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:  # the last two: a cut-off answer, or no JSON
+    except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: no JSON; HTTPException: cut off
         raise LabError(f"{host} does not answer: {error}") from error

@@ -143,5 +143,5 @@ def is_healthy(url: str) -> bool:
         with urllib.request.urlopen(f"{url}/health/", timeout=5) as response:  # noqa: S310
             return bool(response.status == 200)
     except (OSError, ValueError, http.client.HTTPException):
-        # The last two exceptions mean: `url` is no address, or a server of another protocol answers there.
+        # ValueError: `url` is no address. HTTPException: a server of another protocol answers there.
         return False

@@ -63,8 +63,12 @@ def stock_figures(burst: Burst, *, host: str = "") -> list[Figures]:
 
 
 def count_missing(burst: Burst, orders: list[str]) -> int:
-    """Return how many confirmed order ids (answered with 201 or 202) are not in the tables: of the lab for a rung."""
-    # This room may not import the lab, so ask Django for the model. An order of a rung has a row for each item.
+    """Return how many of these orders, confirmed with 201 or 202, are missing in the tables; for a rung, in the lab's.
+
+    Args:
+        orders: ids of the orders.
+    """
+    # This package may not import the lab, so ask Django for the model. An order of a rung has a row for each item.
     model, field = (apps.get_model("lab", "RungOrder"), "order") if burst.rung else (Order, "id")
     batches = (orders[first : first + IDS] for first in range(0, len(orders), IDS))
     found = (model.objects.filter(**{f"{field}__in": batch}).values(field).distinct() for batch in batches)

@@ -95,6 +95,8 @@ def prepare(
     Raises:
         UnknownStrategy: there is no such strategy.
         LabError: the lab has no such rung, or does not answer.
+        CannotPreheat: the strategy queues orders, and Redis may lose them.
+        RedisError: Redis does not answer, and the strategy needs it.
     """
     if rung:
         rungs = call_lab(host, "GET", "/lab/rungs/", customers[0])["rungs"]

@@ -26,7 +26,7 @@ from inventory.strategies.segmented_lock import SegmentedLock
 from shop.orders.saving import save
 
 GIVE_UP_AFTER = 60.0
-"""Seconds after the end of a measurement in which a client may still place its last order."""
+"""Seconds for which a client may still try to place its last order after the end of a measurement."""
 
 
 @dataclass(frozen=True)

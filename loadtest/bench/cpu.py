@@ -25,7 +25,7 @@ class HostSteal:
         self._begin = psutil.cpu_times()
 
     def share(self) -> float:
-        """Return this CPU time as a share of all CPU time since the start, from 0 to 1. It is 0 except on Linux."""
+        """Return this CPU time as a share of all CPU time since this object was made: 0 to 1, and 0 except on Linux."""
         now = psutil.cpu_times()
         spent = sum(now) - sum(self._begin)
         return (getattr(now, "steal", 0.0) - getattr(self._begin, "steal", 0.0)) / spent if spent else 0.0

@@ -20,8 +20,8 @@ GREEDY = 8
 """Number of processes that take the lock again as soon as they have released it."""
 
 MAX_HOLD = 0.12
-"""Longest time in seconds for which the lock is held before a release. It is the longest pause of a polling waiter, so
-a release may come at any point of a pause."""
+"""Longest time in seconds for which the lock is held before a release. The average pause of a polling waiter is
+usually 0.1 seconds or less, so a release may come at any point of such a pause."""
 
 
 def contended(name: str, lock: str, at: Addresses, *, count: int, seconds: float) -> dict[str, float | None]:
@@ -143,7 +143,7 @@ def _be_greedy(name: str, lock: str, at: Addresses, seconds: float, pipe: Pipe) 
         own.make(f"{lock} warm-up of {multiprocessing.current_process().name}")()()
         pipe.send("ready")
         pipe.recv()
-        # Wait for a quarter of the time before counting: some processes may still be starting.
+        # Count no turn in the first quarter of `seconds`, in which some processes may still be starting.
         counts_from = time.monotonic() + seconds / 4
         until = counts_from + seconds
         turns = 0

@@ -47,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure every lock once per round, so that a slow moment of the machine affects all locks alike."""
+    """Measure every lock once per round, so that a slow moment of the machine affects all locks alike.
+
+    Then measure idle waiters and, if wanted, killed holders: once for each lock.
+    """
     if options.idle > TTL - 1:
         raise SystemExit(f"--idle: at most {TTL - 1:g} seconds, since some peers do not renew and the TTL is {TTL:g}.")
     console = Console(stderr=True)

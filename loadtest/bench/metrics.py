@@ -1,9 +1,9 @@
 """`python -m loadtest.bench metrics`: CPU time that metrics and traces add to an order.
 
-Web servers share one Postgres and one Valkey: one without metrics, one with metrics and, if OpenTelemetry is installed,
-one with metrics and traces. They get load in turn, and are idle otherwise. Each round measures all of them, so that a
-slow moment of the machine affects all alike. Every second round measures them in reverse order. A ratio compares two
-figures of one round.
+Two web servers share a Postgres and a Valkey: the first runs without metrics, and the second with metrics. If
+OpenTelemetry is installed, a third runs with metrics and traces. They get load in turn, and are idle otherwise. Each
+round measures all of them, so that a slow moment of the machine affects all alike. Every second round measures them in
+reverse order. A ratio compares two figures of one round.
 """
 
 from __future__ import annotations

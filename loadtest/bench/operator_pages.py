@@ -1,8 +1,8 @@
 """`python -m loadtest.bench operator`: what the pages of an operator cost in a shop with many orders.
 
-A page of the overview is polled as its script does it: a second passes between an answer and the next request. In the
-meantime orders are placed, and the time is measured until an answer contains them. Then the list of orders is opened
-and exported, and the preflight check runs.
+The overview is polled as its script polls: a second passes between an answer and the next request. Meanwhile, orders
+are placed, and the time until an answer contains them is measured. Then the list of orders is opened and exported, and
+the preflight check runs.
 """
 
 from __future__ import annotations

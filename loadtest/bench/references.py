@@ -39,7 +39,7 @@ def measure(*, customers: Sequence[int], clients: int, seconds: float) -> dict[s
     Args:
         customers: user ids that order from the shop.
         clients: clients on the hot row; `MAX_CLIENTS` if there are more.
-        seconds: duration of each measurement; pgbench rounds it to whole seconds.
+        seconds: duration of each measurement; for pgbench, it is rounded to whole seconds.
 
     Raises:
         RuntimeError: units or orders were lost, so the run has no valid throughput, or pgbench failed.

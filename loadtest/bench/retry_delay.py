@@ -28,7 +28,7 @@ OTHERS = ("redis", "zookeeper")
 DELAYS_MS = (5.0, 10.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 LONGEST_HOLD = 1.2
 """Longest time for which the lock is held, as a multiple of the retry delay. So a release may come at any point of a
-waiter's pause."""
+waiter's average pause."""
 EPILOG = """\
 The claim under test: other locks hand over many times sooner than a Redlock. How many depends on its retry delay. The
 table shows at which one Redlock is as fast, and how many commands its idle waiters then send. Compare ratios within one

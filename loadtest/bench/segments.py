@@ -34,8 +34,8 @@ CLIENTS = 64
 """Number of clients: several per segment, even with the largest number of segments."""
 SMALL_STOCK = 100
 SMALL_QUANTITY = 3
-"""Units per order in the measurement that sells `SMALL_STOCK` out. The article that recommends five segments uses such
-a small stock."""
+"""Units per order in the measurement that sells `SMALL_STOCK` out. Article 002, the source of the claim about five
+segments, uses such a small stock."""
 SELL_OUT_SECONDS = 60.0
 """Maximum number of seconds to sell out the small stock. The usual time is far shorter."""
 EPILOG = """\

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Measure every strategy and both references once per round.
 
-    Then a slow moment of the machine, or of its disk, affects all figures alike.
+    In this way, a slow moment of the machine, or of its disk, affects all these figures alike.
     """
     console = Console(stderr=True)
     steal = HostSteal()

@@ -49,7 +49,7 @@ A room with web servers of its own has no stricter goal: on one machine, they st
 WITHOUT, SHARED, SEPARATE = "none", "same web servers", "separate web servers"
 """Names of the three crowds, by the waiting room of the sale."""
 NICENESS = 10
-"""Niceness of the room's own web servers: on one machine, the requests of the room wait for those of the orders."""
+"""Niceness of the room's own web servers. On one machine, the room's requests then wait for the requests to order."""
 CLIENTS = 32
 BATCH = 1000
 LOOKS = 20_000
@@ -203,8 +203,8 @@ def measure_crowd(url: str, capacity: float, room_url: str | None, rate: int, *,
         "tokens": [access_token(customer) for customer in customers],
         "per_second": per_second,
         "room_url": room_url,
-        # Enough time for all buyers: the time of the arrivals, a minute, and 1.5 times the time that the shop needs for
-        # all orders.
+        # Enough time for all buyers: the time of the arrivals, a minute, and 1.5 times the time in which the waiting
+        # room admits all of them or, without a waiting room, the shop takes all orders.
         "seconds": seconds + 60 + 1.5 * len(customers) / (rate if room_url else capacity),
     }
     done = subprocess.run(
