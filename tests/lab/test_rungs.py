@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from io import StringIO
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from django.core.exceptions import ValidationError
 from django.utils import timezone
+from rich.console import Console
 
 import lab.ladder.locks
 import lab.ladder.stock
@@ -20,7 +22,7 @@ from lab.claims import witness
 from lab.claims.finding import find
 from lab.claims.runs import replay
 from lab.explorer.search import Bounds, explore
-from lab.explorer.terms import Fault, Invariant
+from lab.explorer.terms import FAULT_TEXTS, Fault, Invariant
 from lab.ladder.catalogue import LADDER, next_rung
 from lab.ladder.locks import LOCKS, SOUND, rung
 from lab.ladder.locks.fence import Fence
@@ -29,7 +31,9 @@ from lab.ladder.locks.renewal_and_plain_release import RenewalAndPlainRelease
 from lab.ladder.locks.rung import FaultRung
 from lab.ladder.stock import RUNGS
 from lab.ladder.stock.rung import Trigger
+from lab.management.commands.replay import show
 from lab.sandbox.sandbox import Sandbox
+from lab.site.pages.swimlane import draw
 from lab.workloads.registry import BUILDERS, can_play, new_experiment, sale
 from lab.workloads.sellers import OneSegmentSeller, RungSeller
 from lab.workloads.stock import Demand
@@ -195,6 +199,16 @@ def test_a_watchdog_that_runs_until_the_del_does_not_outlast_a_pause(
     slow, paused = (play(slug, steps(f"A*4, {fault}, B, A, C"), faults=faults) for fault in ("late release", "pause A"))
     assert (slow.broken, "late release" in slow.schedule) == (None, True)
     assert (paused.broken, "pause A" in paused.schedule) == ("one holder", True)
+
+
+def test_a_pause_is_shown_with_the_client_that_it_hits(play: Player) -> None:
+    trace = play("renewal", steps("B, B, pause B"), faults=["pause"])
+    (row,) = (row for row in draw(trace).rows if row.mark == "world")
+    assert (row.who, row.does) == ("B", FAULT_TEXTS["pause"])
+    printed = StringIO()
+    show(trace, Console(file=printed, width=300))
+    (line,) = (line for line in printed.getvalue().splitlines() if FAULT_TEXTS["pause"] in line)
+    assert [cell.strip() for cell in line.split("│")][2:4] == ["", FAULT_TEXTS["pause"]]
 
 
 FIGURES = {

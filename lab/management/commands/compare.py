@@ -12,6 +12,7 @@ from lab.claims.comparisons import FILE, PARTS
 from lab.claims.measuring import BenchmarkFailed
 from lab.claims.refresh import compare
 from lab.management.command import LabCommand, refuse_unless_writable
+from servers import ServerError
 
 
 class Command(LabCommand):
@@ -38,6 +39,6 @@ class Command(LabCommand):
         for part in options["parts"] or PARTS:
             try:
                 compare(part, short=options["short"])
-            except BenchmarkFailed as error:
+            except (BenchmarkFailed, ServerError) as error:
                 raise CommandError(str(error), returncode=2) from error
             self.stdout.write(f"{part}: stored.")

@@ -19,6 +19,7 @@ from lab.ladder.catalogue import LADDER
 from lab.management.command import LabCommand, clients, rung, schedule
 from lab.sandbox import pool
 from lab.sandbox.fleet import Missing
+from lab.site.pages.swimlane import whom
 from lab.workloads.registry import actors
 from servers import ServerError
 
@@ -67,11 +68,9 @@ def show(trace: Trace, console: Console) -> None:
     lanes = actors(LADDER[trace.rung], trace.clients)
     table = Table("", *lanes, "inside", "waits", title=f"{LADDER[trace.rung].title} ({trace.rung})")
     for number, step in enumerate(trace.steps, start=1):
-        cells = [
-            Text(step.does if step.actor == lane else "", "red" if "crash" in step.choice else "") for lane in lanes
-        ]
-        if step.actor is None:
-            cells[0] = Text(step.does, "yellow")
+        style = "yellow" if step.actor is None else "red" if "crash" in step.choice else ""
+        # What hits no single client is in the first column.
+        cells = [Text(step.does if lane == (whom(step) or lanes[0]) else "", style) for lane in lanes]
         inside = Text(" ".join(step.holders), "bold red" if len(step.holders) > 1 else "green")
         table.add_row(str(number), *cells, inside, " ".join(step.blocked))
     console.print(table)

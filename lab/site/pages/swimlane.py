@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+from lab.explorer.terms import parse_fault
 from lab.explorer.trace import Step, Trace
 from lab.site.pages.source import place_of
 from lab.site.wording import translated
@@ -69,7 +70,7 @@ class StepRow:
 
     Attributes:
         number: number of the step, from 1.
-        who: the actor, see `Step.actor`. Empty if there is none.
+        who: the actor that took the step or that the fault hits. Empty if there is none.
         does: description of the step.
         mark: the symbol that is drawn.
         y: vertical position of the middle of its row, in pixels.
@@ -147,7 +148,7 @@ def _row(place: int, step: Step, x: Mapping[str, float], entered: tuple[str, ...
     file, line = place_of(step)
     return StepRow(
         number=place + 1,
-        who=step.actor or "",
+        who=whom(step),
         does=translated(step.does),
         mark=_mark(step),
         y=_middle(place),
@@ -158,6 +159,14 @@ def _row(place: int, step: Step, x: Mapping[str, float], entered: tuple[str, ...
         entered=entered,
         panel=panel,
     )
+
+
+def whom(step: Step) -> str:
+    """Return the actor that took a step or that a fault hits; empty if it hits no single actor.
+
+    Time passes for all actors during a pause or before a renewal, so `Step.actor` is None for these.
+    """
+    return step.actor or parse_fault(step.choice)[1]
 
 
 def _mark(step: Step) -> Mark:

@@ -16,8 +16,11 @@ RACER_SECONDS = 30
 """Seconds that each racer may take."""
 KEEP_SECONDS = 3600
 """Seconds for which the state of a race is stored."""
-DEAD_SECONDS = 15.0
-"""The process that runs a race counts as dead after this number of seconds without a sign of life."""
+DEAD_SECONDS = 40.0
+"""The process that runs a race counts as dead after this number of seconds without a sign of life.
+
+It gives none for up to 30 seconds at the end of a race, while it stops the shop and removes its folder.
+"""
 
 
 @dataclass
