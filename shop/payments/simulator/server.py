@@ -57,12 +57,22 @@ def read_request(query: str) -> PaymentRequest:
         wanted = PaymentRequest.read(query, settings.PAYMENT_SECRET)
     except NotSigned as error:
         raise RequestRefused(
-            403, _("This link was changed on its way, or the shop has another PAYMENT_SECRET.")
+            403,
+            _(
+                "This link was changed on its way, or the shop has another PAYMENT_SECRET. Go back to the shop, and "
+                "press Pay there."
+            ),
         ) from error
     back = urlsplit(wanted.back)
     host, _port = split_domain_port(back.netloc.lower())
     if back.scheme not in ("http", "https") or not validate_host(host, settings.ALLOWED_HOSTS):
-        raise RequestRefused(403, _("This link leads back to an address that is not the shop's (ALLOWED_HOSTS)."))
+        raise RequestRefused(
+            403,
+            _(
+                "This link leads back to an address that is not the shop's. If it is, the operator adds it to "
+                "ALLOWED_HOSTS."
+            ),
+        )
     return wanted
 
 
@@ -120,7 +130,11 @@ class Pages(BaseHTTPRequestHandler):
                 payment = self.server.payments.get(found[1])
                 if payment is None:
                     raise RequestRefused(
-                        404, _("This provider knows no such payment. It forgets all of them when it stops.")
+                        404,
+                        _(
+                            "This provider knows no such payment. It forgets all of them when it stops. Go back to the "
+                            "shop, and press Pay there."
+                        ),
                     )
                 self._page("payment", {"payment": payment}, language=payment.wanted.language)
             case _:
