@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
+from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.contrib.contenttypes.models import ContentType
 from django.db.models import Model
 from django.test import Client
+from django.urls import URLPattern, get_resolver
 from django.utils import timezone
 from django_redis import get_redis_connection
 
 from inventory import stock
 from inventory.models import StockItem, StockMovement
 from locking import RedisLock
-from shop.management.commands.sample import MIDNIGHT, TONIGHT, SampleProduct, SampleSale
-from shop.models import Order, Payment, Product, Refund, Sale, SaleItem, UnmatchedReport
+from shop.models import Order, Payment, Product, Refund, Sale, UnmatchedReport
 from shop.orders import payments, unmatched
 from shop.orders.ending import end_pending
-from shop.orders.place import place_order
 from shop.orders.returns import return_order
 from shop.sales import lifecycle
-from shop.sales.preheat import preheat_sale
-from tests.factories import OnSale, new_customer
-from tests.shop.test_admin_addresses import World
+from tests.factories import new_customer, on_sale
+from tests.shop.conftest import buy
 
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "NONSENSE")
+READ_AND_WRITE = {"GET", "POST"}
+"""The HTTP methods for which the admin's pages behave differently."""
+MODELS = {str(model._meta.model_name) for model in admin.site._registry}
 CUSTOMERS = ("frances", "grace", "ken", "margaret", "dennis", "barbara", "linus", "ada")
 LOCK = "stock:headphones"
 
 
-class BusyShop(World):
+def every(patterns: Any, prefix: str = "") -> Iterator[tuple[str, str | None]]:
+    """Yield all addresses of the project with their names. Parameters are in angle brackets."""
+    for pattern in patterns:
+        address = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLPattern):
+            yield address, pattern.name
+        else:
+            yield from every(pattern.url_patterns, address)
+
+
+ADDRESSES = [(address, name) for address, name in every(get_resolver().url_patterns) if address.startswith("admin/")]
+
+
+class BusyShop:
     """Sales in each phase, orders in each state, refunds, reports, movements, accounts, a held lock and a history."""
 
     def __init__(self) -> None:
         self.root = User.objects.create_superuser("operator")
         self.client = Client()
         self.client.force_login(self.root)
-        tonight = on_offer(TONIGHT, opens=-1)
-        coming, over = on_offer(MIDNIGHT, opens=1, closes=3), on_offer(MIDNIGHT, opens=-5, closes=-3)
-        paused = on_offer(
-            SampleSale("vinyl", "Vinyl before noon", "午前黑胶专场", timedelta(), MIDNIGHT.products[:1]),
-            opens=-1,
-            closes=0.5,
-        )
+        hour = timedelta(hours=1)
+        tonight = on_sale({"headphones": 100, "keyboard": 40}, strategy="lua", limit=2)
+        coming, paused = on_sale({"lamp": 30}, opens=hour, closes=3 * hour), on_sale({"vinyl": 50}, limit=2)
+        on_sale({"camera": 12}, opens=-5 * hour, closes=-3 * hour)
         Sale.objects.filter(pk=coming.sale).update(waiting_room=True, admitted_per_second=50, guest_checkout=True)
-        Sale.objects.filter(pk=over.sale).update(name="The sale of yesterday")
         lifecycle.pause(paused.sale)
-        orders = [self._order(tonight, name, headphones=1 + len(name) % 2, keyboard=1) for name in CUSTOMERS]
+        for name in CUSTOMERS:
+            buy(tonight, new_customer(name), name, headphones=1 + len(name) % 2, keyboard=1)
+        orders = list(Order.objects.order_by("pk"))
         for number, order in enumerate(orders[:5]):
             payments.receive_payment(f"pay_{4711 + number}", order=order.pk, amount=order.total)
         payments.receive_payment("pay_4799", order=orders[0].pk, amount=orders[0].total)
@@ -66,24 +80,23 @@ class BusyShop(World):
         User.objects.filter(pk=buyer.pk).update(last_login=timezone.now())
         objects: list[Model] = [StockItem.objects.get(sku="headphones"), StockMovement.objects.latest("pk"), orders[7]]
         objects += [Payment.objects.get(reference="pay_4712"), Refund.objects.latest("pk"), group, buyer]
-        objects += [UnmatchedReport.objects.get(), Product.objects.get(sku="headphones")]
-        objects += [Sale.objects.get(pk=tonight.sale)]
+        objects += [
+            UnmatchedReport.objects.get(),
+            Product.objects.get(sku="headphones"),
+            Sale.objects.get(pk=tonight.sale),
+        ]
         self.ids = {str(each._meta.model_name): str(each.pk) for each in objects}
+        assert set(self.ids) == MODELS
+        assert len(ADDRESSES) > 50
         self.content_type = str(ContentType.objects.get_for_model(Sale).pk)
         self._leave_a_history(orders[7])
         self.lease = RedisLock(get_redis_connection("default"), LOCK, ttl=600.0).acquire(timeout=1.0)
 
-    @staticmethod
-    def _order(offer: OnSale, name: str, **units: int) -> Order:
-        prices = dict(SaleItem.objects.filter(sale=offer.sale).values_list("product", "price"))
-        cart = {"quantities": offer.cart(**units), "expected_prices": prices}
-        placed = place_order(customer=new_customer(name), sale=offer.sale, key=name, **cart)
-        return Order.objects.get(pk=placed.order.pk)
-
     def _leave_a_history(self, order: Order) -> None:
         """Record an event in the history of some objects, as an operator does."""
+        closes_at = Sale.objects.get(pk=self.ids["sale"]).closes_at.isoformat()
         sent: list[tuple[str, dict[str, Any]]] = [
-            (f"shop/sale/{self.ids['sale']}/extend/", {"minutes": "10", "shown": self._closes_at()}),
+            (f"shop/sale/{self.ids['sale']}/extend/", {"minutes": "10", "shown": closes_at}),
             (f"shop/order/{order.pk}/record-payment/", {"amount": "1.00", "why": "By transfer."}),
             (f"shop/product/{self.ids['product']}/change/", {"name": "Studio headphones", "description": "Closed."}),
         ]
@@ -92,8 +105,21 @@ class BusyShop(World):
         for path, form in sent:
             assert another.post(f"/admin/{path}", form).status_code == 302, path
 
-    def _closes_at(self) -> str:
-        return Sale.objects.get(pk=self.ids["sale"]).closes_at.isoformat()
+    def requests(self, methods: Sequence[str] = METHODS) -> Iterator[tuple[str | None, str, str]]:
+        """Yield the name of an address, a method and a path.
+
+        Each method is tried on an existing object. If `methods` has all methods, GET and POST are tried on missing
+        objects, too.
+        """
+        # Delete last, because every other form needs its object.
+        for address, name in sorted(ADDRESSES, key=lambda each: "/delete/" in each[0]):
+            found = re.search("|".join(sorted(MODELS, key=len, reverse=True)), address)
+            known = self.ids[found[0]] if found else self.ids["sale"]
+            for method in methods:
+                others = ("0", "x") if method in READ_AND_WRITE < set(methods) and "object_id" in address else ()
+                for pk in (known, *others):
+                    given = {"content_type_id": self.content_type, "url": "nothing/", "object_id": pk, "id": pk}
+                    yield name, method, "/" + fill(address, given)
 
     def pages(self) -> Iterator[tuple[str, str, str]]:
         """Yield name, path and HTML of each page of the admin, without redirects, files and JSON."""
@@ -103,22 +129,10 @@ class BusyShop(World):
                 yield str(name), path, response.text
 
 
-def on_offer(sample: SampleSale, *, opens: float, closes: float = 1) -> OnSale:
-    """Create a sale of a sample's products, and preheat it if it is open. `opens` and `closes` are hours from now."""
-    now = timezone.now()
-    sale = Sale.objects.create(
-        name=sample.name, opens_at=now + timedelta(hours=opens), closes_at=now + timedelta(hours=closes)
-    )
-    products = {each.sku: stocked(each) for each in sample.products}
-    for each in sample.products:
-        SaleItem.objects.create(sale=sale, product=products[each.sku], price=Decimal(each.price), limit=2)
-    if opens < 0 < closes:
-        preheat_sale(sale.pk)
-    return OnSale(sale.pk, {sku: product.pk for sku, product in products.items()})
-
-
-def stocked(sample: SampleProduct) -> Product:
-    product, created = Product.objects.get_or_create(sku=sample.sku, defaults={"name": sample.name})
-    if created:
-        stock.deliver(sample.sku, sample.units)
-    return product
+def fill(address: str, given: Mapping[str, str]) -> str:
+    if "app_label" in address:
+        return "admin/shop/"
+    address = address.replace("(?P<url>.*)$", "<path:url>")
+    if address == "admin/autocomplete/":
+        address += "?app_label=shop&model_name=saleitem&field_name=product"
+    return re.sub(r"<(?:\w+:)?(\w+)>", lambda match: given[match[1]], address)

@@ -14,16 +14,20 @@ from django.contrib.auth.models import User
 from django.core import mail
 from django.db import connection
 from django.db.models.functions import Now
-from django.test import Client
+from django.http import HttpResponse
+from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import get_resolver
 from redis import Redis
 
 from shop.accounts import adapter, tokens
 from shop.accounts.adapter import AccountAdapter
-from shop.models import BrowserSession
+from shop.models import BrowserSession, Sale
+from shop.pages import login_hint
+from shop.pages.page import page as page_of_shop
 from shop.runtime.csp import STRICT
 from shop.runtime.tasks import forget_old_sessions
+from tests.factories import on_sale
 from tests.shop.conftest import raising
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis")]
@@ -237,6 +241,10 @@ def test_signing_out_everywhere_ends_sessions_and_tokens(client: Client) -> None
     with pytest.raises(tokens.TokenError, match="Log in again"):
         tokens.refresh(refresh)
     assert tokens.refresh(tokens.issue(other)["refresh"])
+    with CaptureQueriesContext(connection) as queries:
+        tokens.sign_out_everywhere([other.pk])
+    sessions = [each["sql"].split()[0] for each in queries if "browsersession" in each["sql"]]
+    assert (sessions, is_in(stays)) == (["DELETE"], False), "it reads no session"
 
 
 def test_an_account_without_a_password_gets_one_by_mail() -> None:
@@ -252,14 +260,6 @@ def test_a_form_is_not_put(path: str) -> None:
     """PUT is refused. allauth would treat it as a POST without fields, and fail."""
     new_user()
     assert log_in().put(f"/account/{path}/").status_code == 405
-
-
-def test_signing_out_reads_no_session(client: Client) -> None:
-    user = new_user()
-    log_in()
-    with CaptureQueriesContext(connection) as queries:
-        tokens.sign_out_everywhere([user.pk])
-    assert [each["sql"].split()[0] for each in queries if "browsersession" in each["sql"]] == ["DELETE"]
 
 
 def test_expired_sessions_are_forgotten(client: Client) -> None:
@@ -396,8 +396,12 @@ def test_only_the_pages_that_a_buyer_needs_are_there() -> None:
 
 @pytest.mark.parametrize("away", [True, False])
 def test_without_a_mail_server_the_page_says_so(client: Client, settings: Any, away: bool) -> None:
-    """The page reveals no accounts. Negative control: with a mail server, the mail is sent."""
+    """The page reveals no accounts. Negative control: with a mail server, the mail is sent.
+
+    A password is changed although no mail can tell.
+    """
     new_user()
+    here = log_in()
     if away:
         settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
         settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
@@ -411,17 +415,9 @@ def test_without_a_mail_server_the_page_says_so(client: Client, settings: Any, a
     if away:
         assert {answer.headers["Retry-After"] for answer in answers} == {"60"}
         assert len({visible(answer.text) for answer in answers}) == 1
-
-
-def test_a_password_is_changed_although_no_mail_can_tell(settings: Any) -> None:
-    new_user()
-    here = log_in()
-    settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-    settings.EMAIL_HOST, settings.EMAIL_PORT = "127.0.0.1", 1
-    new = "another-long-password-9"
-    done = here.post("/account/password/", {"oldpassword": PASSWORD, "password1": new, "password2": new})
-    assert done.status_code == 302
-    assert User.objects.get().check_password(new)
+    form = {"oldpassword": PASSWORD, "password1": NEW, "password2": NEW}
+    assert here.post("/account/password/", form).status_code == 302
+    assert User.objects.get(username="ada").check_password(NEW)
 
 
 def test_a_slow_mail_server_takes_a_quarter_of_the_threads(client: Client, settings: Any) -> None:
@@ -440,3 +436,67 @@ def test_a_mistake_in_a_mail_is_no_mail_server_that_is_away(client: Client, monk
     assert client.post("/account/password/reset/", {"email": "a@example.com"}).status_code == 500
     assert adapter._sending.acquire(blocking=False)
     adapter._sending.release()
+
+
+# The cookie `login` for scripts
+
+
+def hint_in(client: Client) -> str:
+    """Return the hint in the cookies of a browser; empty without one."""
+    cookie = client.cookies.get(login_hint.COOKIE)
+    return cookie.value if cookie else ""
+
+
+def test_a_log_in_sets_the_hint_and_a_log_out_deletes_it(client: Client, settings: Any) -> None:
+    user, form = new_user(), {"login": "ada", "password": PASSWORD}
+    client.get(LOG_IN)
+    assert hint_in(client) == ""
+    cookie = client.post(LOG_IN, form).cookies[login_hint.COOKIE]
+    assert hint_in(client) == login_hint.value_for(user.pk) != login_hint.value_for(user.pk + 1)
+    assert (cookie["httponly"], cookie["samesite"], cookie["secure"]) == ("", "Lax", "")
+    assert login_hint.COOKIE not in client.get("/account/").cookies, "the browser has it already"
+    client.post("/account/logout/")
+    assert hint_in(client) == ""
+    settings.SESSION_COOKIE_SECURE = True
+    assert client.post(LOG_IN, form).cookies[login_hint.COOKIE]["secure"] is True, "with HTTPS"
+
+
+def test_a_guest_and_a_sign_out_everywhere_change_the_hint(client: Client) -> None:
+    slug = Sale.objects.values_list("slug", flat=True).get(pk=on_sale({"a": 1}).sale)
+    Sale.objects.update(guest_checkout=True)
+    client.post(f"/sales/{slug}/guest/", {"email": "gast@example.com"})
+    assert hint_in(client) == login_hint.value_for(User.objects.get().pk)
+    client.post("/account/sign-out-everywhere/")
+    assert hint_in(client) == ""
+
+
+def test_a_log_in_without_a_hint_gets_one_on_the_way_through_the_log_in_page(client: Client) -> None:
+    """A session may lack the hint: it is older, or began in the admin. The log-in page then sets it and redirects."""
+    user = new_user()
+    client.force_login(user)
+    assert client.get(f"{LOG_IN}?next=/sales/").headers["Location"] == "/sales/"
+    assert hint_in(client) == login_hint.value_for(user.pk)
+
+
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_a_token_corrects_a_wrong_hint(client: Client, *, logged_in: bool) -> None:
+    """Without a session, the response deletes the hint, so that the page does not request a token again."""
+    user = new_user()
+    if logged_in:
+        client.force_login(user)
+    client.cookies[login_hint.COOKIE] = "forged"
+    answer = client.get("/account/token/").json()
+    assert answer["customer"] == (user.pk if logged_in else None), "the server does not trust the hint"
+    assert hint_in(client) == (login_hint.value_for(user.pk) if logged_in else "")
+
+
+@pytest.mark.parametrize(("kept", "status", "told"), [("public", 200, 0), ("private", 503, 0), ("private", 200, 1)])
+def test_a_public_page_and_a_server_error_set_no_hint(client: Client, kept: str, status: int, told: int) -> None:
+    """Such answers set no hint, even if they have read the session. Control: the last row, a private page."""
+    user = new_user()
+    client.force_login(user)
+    request = RequestFactory().get("/")
+    request.session = client.session
+    assert request.session.get("_auth_user_id") == str(user.pk)
+    answer = page_of_shop(lambda _: HttpResponse(status=status, headers={"Cache-Control": kept}))(request)
+    assert len(answer.cookies) == told

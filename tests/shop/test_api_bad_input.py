@@ -21,7 +21,7 @@ from inventory.models import StockItem
 from shop.api.parsers import MAX_BODY
 from shop.api.serializers import MAX_ITEMS, MAX_QUANTITY
 from tests.factories import OnSale, on_sale, orders_in
-from tests.shop.conftest import Buyer, assert_problem, order_body, raising
+from tests.shop.conftest import Buyer, assert_problem, order_body
 
 pytestmark = pytest.mark.django_db
 
@@ -88,6 +88,9 @@ def test_numbers_must_be_json_integers(buyer: Buyer, subtests: pytest.Subtests) 
         with subtests.test(number=number[:10]):
             problem = assert_problem(send(buyer, body % number), 400, "invalid")
             assert [error["pointer"] for error in problem.get("errors", [])] in ([], ["#/sale"])
+    # Arrays in 900 levels are valid JSON. They are refused, because validating them would exhaust the stack.
+    deep = send(buyer, (body % 1).replace('"9.90"', "[" * 900 + "]" * 900))
+    assert "arrays and objects" in assert_problem(deep, 400, "invalid")["detail"]
 
 
 def test_too_many_items_are_refused(buyer: Buyer, offer: OnSale) -> None:
@@ -169,14 +172,11 @@ def test_of_a_large_body_no_more_is_read_than_needed(
     assert body.taken == taken
 
 
-def test_a_body_of_exactly_the_limit_is_read(buyer: Buyer) -> None:
+def test_a_body_has_a_valid_length_of_at_most_the_limit(buyer: Buyer, offer: OnSale) -> None:
     fits = b'{"sale": 0}'.ljust(MAX_BODY)
-    assert_problem(send(buyer, fits), 400, "invalid", pointers=["#/sale", "#/items"])
+    for empty in (b"", fits):
+        assert_problem(send(buyer, empty), 400, "invalid", pointers=["#/sale", "#/items"])
     assert_problem(send(buyer, fits + b" "), 413, "too-large")
-
-
-def test_an_empty_body_and_an_invalid_length_are_refused(buyer: Buyer, offer: OnSale) -> None:
-    assert_problem(send(buyer, b""), 400, "invalid", pointers=["#/sale", "#/items"])
     for length in ("-1", "nonsense", ""):
         assert_problem(send(buyer, json.dumps(order_body(offer, a=1)), CONTENT_LENGTH=length), 400, "invalid")
 
@@ -241,21 +241,7 @@ def test_an_unavailable_format_is_406(visitor: APIClient) -> None:
         assert_problem(visitor.get(path, headers={"Accept": accept}), 406, "not-acceptable")
 
 
-def test_a_bug_is_500_without_details(buyer: Buyer, offer: OnSale, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shop.api.orders.place_order", raising(KeyError("a secret")))
-    answer = buyer.order(order_body(offer, a=1))
-    assert_problem(answer, 500, "internal")
-    assert b"secret" not in answer.content
-
-
 def test_a_file_in_a_form_is_written_nowhere(rf: RequestFactory) -> None:
     """A file in a form is not stored: no address accepts files, and a stranger could fill the disk."""
     request = rf.post("/admin/login/", {"name": "value", "file": SimpleUploadedFile("a", b"x" * 10_000)})
     assert (dict(request.POST), dict(request.FILES)) == ({"name": ["value"]}, {})
-
-
-def test_arrays_within_arrays_are_refused(buyer: Buyer) -> None:
-    """Arrays in 900 levels are valid JSON. They are refused, because validating them would exhaust the stack."""
-    price = "[" * 900 + "]" * 900
-    response = send(buyer, f'{{"sale": 1, "items": [{{"product": 1, "quantity": 1, "price": {price}}}]}}')
-    assert_problem(response, 400, "invalid")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import InternalError, OperationalError, connection, connections, transaction
+from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
 from inventory.caching import Cache
@@ -18,11 +21,12 @@ from shop.api import health
 from shop.orders import place
 from shop.orders.queued import save_queued
 from shop.orders.saving import Saver, save
+from shop.postgres import BoundedConnection
 from shop.sales import offers
 from tests.factories import SAVING, OnSale, close_connections, elsewhere, fast_and_slow, on_sale, orders_in
 from tests.locking.proxy import Proxy
 from tests.shop.conftest import Buyer, Gone, Provider, assert_problem, order_body, payment, raising
-from tests.waiting import wait_for
+from tests.waiting import WAIT_TIMEOUT, wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -191,10 +195,19 @@ def is_there(backend: int) -> bool:
         return cursor.fetchone() is not None
 
 
+# Health checks: their cost, and the difference between live, ready and started
+
+
 @pytest.fixture
-def look_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turn off the cache of the health check."""
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget earlier checks, as in a new process."""
     monkeypatch.setattr(health, "cache", Cache())
+    monkeypatch.setattr(health.Started, "started", False)
+
+
+@pytest.fixture
+def look_each_time(new_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turn off the cache of the health check."""
     monkeypatch.setattr(health, "TTL", 0)
 
 
@@ -247,3 +260,59 @@ def test_health_does_not_wait_for_the_pool(
     assert (answer.status_code, answer.json()) == (503, {"postgres": False, "redis": True})
     pooled.restore()
     assert visitor.get("/health/").status_code == 200
+
+
+@pytest.mark.usefixtures("new_process")
+def test_forty_checks_at_once_open_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, connect = [], BoundedConnection.connect
+
+    def counted(**parameters: Any) -> Any:
+        made.append(connect(**parameters))
+        return made[-1]
+
+    monkeypatch.setattr(BoundedConnection, "connect", counted)
+    monkeypatch.setattr(health, "TTL", 600.0)
+    with ThreadPoolExecutor(40) as clients:
+        statuses = list(clients.map(lambda _: APIClient().get("/health/").status_code, range(40)))
+    assert (set(statuses), len(made)) == ({200}, 1)
+    # Negative control: without a cache, each check opens a connection.
+    monkeypatch.setattr(health, "TTL", 0)
+    health.cache.clear()
+    assert [APIClient().get("/health/").status_code for _ in range(3)] == [200] * 3
+    assert len(made) == 1 + 3
+
+
+@pytest.mark.usefixtures("new_process")
+def test_while_one_caller_checks_others_get_the_last_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise frequent checks of a server that does not answer would keep all threads of the process waiting."""
+    checking, go_on = threading.Event(), threading.Event()
+
+    def check() -> dict[str, bool]:
+        checking.set()
+        assert go_on.wait(WAIT_TIMEOUT)
+        return {"postgres": False, "redis": True}
+
+    health.cache.put("servers", {"postgres": True, "redis": True}, refresh_at=0.0, expires_at=0.0)
+    monkeypatch.setattr(health, "_check", check)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(health.readiness)
+        assert checking.wait(WAIT_TIMEOUT)
+        assert health.readiness() == {"postgres": True, "redis": True}
+        go_on.set()
+        assert first.result(WAIT_TIMEOUT) == {"postgres": False, "redis": True}
+
+
+@pytest.mark.usefixtures("new_process")
+def test_started_waits_for_servers_and_migrations_and_then_stays(visitor: APIClient, postgres_gone: Gone) -> None:
+    with postgres_gone():
+        assert visitor.get("/health/started/").status_code == 503
+    health.cache.clear()
+    applied = MigrationRecorder.Migration.objects.filter(app="shop").latest("pk")
+    applied.delete()
+    try:
+        assert visitor.get("/health/started/").status_code == 503
+    finally:
+        applied.save(force_insert=True)
+    assert visitor.get("/health/started/").status_code == 200
+    with postgres_gone():
+        assert visitor.get("/health/started/").status_code == 200

@@ -28,8 +28,6 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(600)]
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much memory a process uses")
-
 MANY = 100_000
 FEW = 1_000
 BOUND = 8_000_000
@@ -51,16 +49,6 @@ def insert(count: int, *, sale: int, customer: int) -> None:
         cursor.execute(INSERT, {"count": count, "sale": sale, "customer": customer})
 
 
-def export(port: int, session: str) -> None:
-    """Export all orders. The client reads as fast as it can."""
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    client.request("GET", f"{ORDERS}export/", headers={"Cookie": f"{settings.SESSION_COOKIE_NAME}={session}"})
-    response = client.getresponse()
-    assert (response.status, response.headers["Connection"]) == (200, "close")
-    response.read()
-    client.close()
-
-
 def memory(process: psutil.Process, name: str) -> int:
     """Return the bytes of memory that a process uses now (`VmRSS`), or the most that it has used (`VmHWM`)."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
@@ -79,6 +67,7 @@ def slow_export(port: int, session: str) -> Iterator[Callable[[], list[str]]]:
     client.sendall(f"GET {ORDERS}export/ HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n".encode())
     response = http.client.HTTPResponse(client)
     response.begin()
+    assert (response.status, response.headers["Connection"]) == (200, "close")
 
     def read() -> None:
         with suppress(OSError, http.client.HTTPException):  # At the end of the block, the socket is shut down.
@@ -104,19 +93,14 @@ def slow_export(port: int, session: str) -> Iterator[Callable[[], list[str]]]:
         client.close()
 
 
-@pytest.fixture
-def session() -> str:
-    """The session of an operator."""
-    return session_of(User.objects.create_superuser("operator").pk)
-
-
-@on_linux
-def test_a_slow_reader_of_an_export_costs_no_memory_and_no_thread(redis: Redis, session: str) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells how much memory a process uses")
+def test_a_slow_reader_of_an_export_costs_no_memory_and_no_thread(redis: Redis) -> None:
     """During a slow export, a server with one thread and one connection to Postgres answers other requests.
 
     Negative control: a web server that puts all pieces into granian's stream needs more memory.
     """
     offer, customer = on_sale({"a": 1}), new_customer()
+    session = session_of(User.objects.create_superuser("operator").pk)
     insert(FEW, sale=offer.sale, customer=customer)
     with (
         web_server(WEB_THREADS="1", WEB_DATABASE_CONNECTIONS="1") as (port, server),
@@ -124,7 +108,8 @@ def test_a_slow_reader_of_an_export_costs_no_memory_and_no_thread(redis: Redis, 
     ):
         (web,), (web_of_control,) = (psutil.Process(each.pid).children() for each in (server, control))
         for each in (port, port_of_control):
-            export(each, session)  # The process loads and caches what each export needs.
+            with slow_export(each, session) as rest:
+                rest()  # The process loads and caches what each export needs.
         open_files = web.num_fds()
         insert(MANY - FEW, sale=offer.sale, customer=customer)
         before, before_of_control = memory(web, "VmRSS"), memory(web_of_control, "VmRSS")

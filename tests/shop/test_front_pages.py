@@ -53,6 +53,9 @@ def test_the_first_page_has_a_door_for_each_reader(visitor: Client) -> None:
     assert re.findall('href="([^"]+)"', doors) == ["/sales/", "/admin/", "/lab/", "/api/docs/"]
     assert "featured" not in text(page), "there is no sale"
     assert page.cookies == {}
+    icon = visitor.get("/favicon.ico")
+    assert (icon.status_code, icon.headers["Location"]) == (302, "/static/shop/icon.svg")
+    assert (visitor.get("/language/fr/").status_code, visitor.cookies) == (404, {}), "an unknown language"
 
 
 @pytest.mark.usefixtures("lab_disabled")
@@ -123,11 +126,6 @@ def test_pictures_may_come_from_the_origins_of_the_setting(visitor: Client, sett
     assert "script-src 'self'" in policy
 
 
-def test_browsers_find_the_icon_at_its_usual_address(visitor: Client) -> None:
-    icon = visitor.get("/favicon.ico")
-    assert (icon.status_code, icon.headers["Location"]) == (302, "/static/shop/icon.svg")
-
-
 # Languages
 
 
@@ -147,11 +145,6 @@ def test_a_language_is_remembered_and_leads_back_to_the_page(visitor: Client, ba
     assert (chosen.status_code, chosen.headers["Location"]) == (302, leads_to)
     assert visitor.get("/").headers["Content-Language"] == "zh-hans"
     assert visitor.get("/", headers={"Accept-Language": "en"}).headers["Content-Language"] == "zh-hans"
-
-
-def test_an_unknown_language_is_not_remembered(visitor: Client) -> None:
-    assert visitor.get("/language/fr/").status_code == 404
-    assert visitor.cookies == {}
 
 
 # Errors

@@ -9,10 +9,14 @@ import http.client
 import json
 import os
 import random
+import re
 import string
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
+from itertools import islice
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import User
@@ -24,8 +28,8 @@ from inventory.models import StockItem
 from loadtest.tokens import access_token
 from shop.models import Order, Sale
 from tests.factories import new_customer, on_sale
+from tests.shop.busy_shop import every
 from tests.shop.conftest import assert_conserved, buy
-from tests.shop.test_admin_addresses import every
 from tests.shop.web_server import ask, web_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(1800)]
@@ -35,105 +39,83 @@ SEEDS = (20261127, 271828, 8675309)
 REQUESTS = int(os.environ.get("FUZZ_REQUESTS", "3000")) // len(SEEDS)
 METHODS = ("GET", "GET", "POST", "POST", "POST", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
 ADDRESSES = sorted({address for address, _ in every(get_resolver().url_patterns)})
+quoted = partial(quote, safe="%")
 ODD_TEXTS = ("", "0", "-1", "1.5", "1e308", "\x00", "é", "漢字", "🎟", "' OR 1=1 --", "../../etc/passwd", "null", "true",
              "9" * 30, "x" * 300, "%00", "%ff%fe", "<script>", "{{ 7 }}", "%s%n", "\r\nX: y", "[]", "{}")  # fmt: skip
 ODD_HEADERS = ("Accept", "Accept-Language", "Host", "X-Forwarded-For", "Cookie", "If-None-Match", "Range", "Referer",
                "Origin", "X-CSRFToken", "Authorization", "Waiting-Ticket")  # fmt: skip
+BODIES = ("application/json", "text/plain", "multipart/form-data; boundary=x", "", "application/json; charset=odd")
 ODD_VALUES: tuple[Any, ...] = (None, True, 0, -1, 1.5, 2**63, 10**30, "", "1", [], {}, [[]], {"a": {"b": []}}, "\x00")
 
 
-class Fuzzer:
-    """Creates requests from a seed.
+Request = tuple[str, str, bytes, dict[str, str]]
+"""Method, path, body and headers of a request."""
+
+
+def odd_requests(seed: int, valid: dict[str, list[str]], callers: dict[str, dict[str, str]]) -> Iterator[Request]:
+    """Yield requests without end.
 
     Args:
         valid: existing values, which parameters of addresses and fields of bodies sometimes use.
         callers: headers that identify the caller, by kind of caller.
     """
+    some = random.Random(seed)  # noqa: S311 - chosen to repeat itself
+    item: dict[str, Any] = {"product": int(valid["product"][0]), "quantity": 1, "price": "9.90"}
+    order: dict[str, Any] = {"sale": int(valid["sale"][0]), "items": [item]}
 
-    def __init__(self, seed: int, valid: dict[str, list[str]], callers: dict[str, dict[str, str]]) -> None:
-        self.random = random.Random(seed)  # noqa: S311 - chosen to repeat itself
-        self.valid = valid
-        self.callers = callers
+    def text() -> str:
+        if some.random() < 0.5:
+            return some.choice(ODD_TEXTS)
+        return "".join(some.choices(string.printable, k=some.randrange(12)))
 
-    def requests(self, count: int) -> Iterator[tuple[str, str, bytes, dict[str, str]]]:
-        """Yield a method, a path, a body and headers."""
-        for _ in range(count):
-            method = self.random.choice(METHODS)
-            kind, body = self.body() if method in ("POST", "PUT", "PATCH") or self.random.random() < 0.05 else ("", b"")
-            yield method, self.path(), body, {**self.random.choice(list(self.callers.values())), **self.headers(kind)}
+    def parameter(name: re.Match[str]) -> str:
+        known = valid.get(name[1], [])
+        return quoted(some.choice(known) if known and some.random() < 0.7 else text())
 
-    def path(self) -> str:
+    def pairs(name: str, count: int) -> str:
+        return "&".join(f"{some.choice(valid[name])}={quoted(text())}" for _ in range(count))
+
+    def value(depth: int = 0) -> Any:
+        match some.randrange(6 if depth < 3 else 4):
+            case 0:
+                return some.choice(ODD_VALUES)
+            case 1:
+                return text()
+            case 2 | 3:
+                return some.choice([value for values in valid.values() for value in values])
+            case 4:
+                return [value(depth + 1) for _ in range(some.randrange(4))]
+        return {some.choice(valid["field"]): value(depth + 1) for _ in range(some.randrange(5))}
+
+    def body() -> tuple[str, bytes]:
+        """Return a content type and a body: an order that may be valid, odd JSON, a form, or bytes."""
+        match some.randrange(5):
+            case 0 | 1:
+                wrong = [{some.choice(valid["field"]): value()} if some.random() < 0.4 else {} for _ in range(2)]
+                return "application/json", json.dumps({**order, "items": [{**item, **wrong[0]}], **wrong[1]}).encode()
+            case 2:
+                return "application/json", json.dumps(value()).encode()
+            case 3:
+                return "application/x-www-form-urlencoded", pairs("field", 5).encode()
+        return some.choice(BODIES), some.randbytes(some.randrange(200))
+
+    while True:
+        method, headers = some.choice(METHODS), dict(some.choice(list(callers.values())))
         # Choose orders often, because they are the most important endpoint.
-        address = "api/orders/" if self.random.random() < 0.3 else self.random.choice(ADDRESSES)
+        address = "api/orders/" if some.random() < 0.3 else some.choice(ADDRESSES)
         if "app_label" in address or "(?P" in address:
             address = "admin/shop/order/"
-        while "<" in address:
-            start, end = address.index("<"), address.index(">")
-            address = address[:start] + self.parameter(address[start + 1 : end]) + address[end + 1 :]
-        query = "".join(
-            f"{'&' if number else '?'}{self.random.choice(self.valid['query'])}={self.quoted(self.text())}"
-            for number in range(self.random.choice((0, 0, 0, 1, 2)))
-        )
-        return f"/{address}{query}"
-
-    def parameter(self, name: str) -> str:
-        known = self.valid.get(name.split(":")[-1], [])
-        return self.quoted(self.random.choice(known) if known and self.random.random() < 0.7 else self.text())
-
-    def text(self) -> str:
-        if self.random.random() < 0.5:
-            return self.random.choice(ODD_TEXTS)
-        return "".join(self.random.choices(string.printable, k=self.random.randrange(12)))
-
-    @staticmethod
-    def quoted(text: str) -> str:
-        return "".join(
-            chr(byte) if chr(byte) in string.ascii_letters + "%" else f"%{byte:02x}" for byte in text.encode()
-        )
-
-    def value(self, depth: int = 0) -> Any:
-        match self.random.randrange(6 if depth < 3 else 4):
-            case 0:
-                return self.random.choice(ODD_VALUES)
-            case 1:
-                return self.text()
-            case 2 | 3:
-                return self.random.choice([value for values in self.valid.values() for value in values])
-            case 4:
-                return [self.value(depth + 1) for _ in range(self.random.randrange(4))]
-        return {self.random.choice(self.valid["field"]): self.value(depth + 1) for _ in range(self.random.randrange(5))}
-
-    def body(self) -> tuple[str, bytes]:
-        """Return a content type and a body: an order that may be valid, odd JSON, a form, or bytes."""
-        match self.random.randrange(5):
-            case 0 | 1:
-                item: dict[str, Any] = {"product": int(self.valid["product"][0]), "quantity": 1, "price": "9.90"}
-                order: dict[str, Any] = {"sale": int(self.valid["sale"][0]), "items": [item]}
-                for _ in range(self.random.choice((0, 0, 1, 2))):
-                    self.random.choice([order, item])[self.random.choice(self.valid["field"])] = self.value()
-                return "application/json", json.dumps(order).encode()
-            case 2:
-                return "application/json", json.dumps(self.value()).encode()
-            case 3:
-                fields = (f"{self.random.choice(self.valid['field'])}={self.quoted(self.text())}" for _ in range(5))
-                return "application/x-www-form-urlencoded", "&".join(fields).encode()
-        kinds = (
-            "application/json",
-            "text/plain",
-            "multipart/form-data; boundary=x",
-            "",
-            "application/json; charset=odd",
-        )
-        return self.random.choice(kinds), self.random.randbytes(self.random.randrange(200))
-
-    def headers(self, kind: str) -> dict[str, str]:
-        headers = {"Content-Type": kind} if kind else {}
-        if self.random.random() < 0.6:
-            headers["Idempotency-Key"] = self.random.choice([*self.valid["key"], f"key-{self.random.randrange(10**9)}"])
-        if self.random.random() < 0.2:
-            name = self.random.choice(ODD_HEADERS)
-            headers[name] = self.text().encode("latin-1", "ignore").decode("latin-1").translate({10: None, 13: None})
-        return headers
+        address = re.sub(r"<(?:\w+:)?(\w+)>", parameter, address)
+        query = pairs("query", some.choice((0, 0, 0, 1, 2)))
+        kind, sent = body() if method in ("POST", "PUT", "PATCH") or some.random() < 0.05 else ("", b"")
+        if kind:
+            headers["Content-Type"] = kind
+        if some.random() < 0.6:
+            headers["Idempotency-Key"] = some.choice([*valid["key"], f"key-{some.randrange(10**9)}"])
+        if some.random() < 0.2:
+            odd = text().encode("latin-1", "ignore").decode("latin-1").translate({10: None, 13: None})
+            headers[some.choice(ODD_HEADERS)] = odd
+        yield method, f"/{address}{'?' if query else ''}{query}", sent, headers
 
 
 @pytest.fixture
@@ -175,7 +157,7 @@ def test_no_request_finds_an_error_of_the_shop(seed: int, fuzzed: dict[str, Any]
     answers: Counter[int] = Counter()
     errors = []
     with web_server(LAB_ENABLED="1", ORDER_RATE="1000", GUESSES_PER_ADDRESS="1000000") as (port, _):
-        for method, path, body, headers in Fuzzer(seed, **fuzzed).requests(REQUESTS):
+        for method, path, body, headers in islice(odd_requests(seed, **fuzzed), REQUESTS):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.putrequest(method, path, skip_host="Host" in headers)
             for name, value in {**headers, **({"Content-Length": str(len(body))} if body else {})}.items():

@@ -1,4 +1,4 @@
-"""HTTPS that ends at a proxy, and the Content-Security-Policy of pages."""
+"""HTTPS that ends at a proxy, the Content-Security-Policy of pages, and the middleware of the API."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 import pytest
 from django.conf import settings as given
 from django.contrib.auth.models import User
-from django.test import override_settings
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
+from django.test import RequestFactory, override_settings
 from redis import Redis
 from rest_framework.test import APIClient
 
+from loadtest.tokens import access_token
 from shop.api.pagination import NewestFirst
 from shop.runtime.csp import ADMIN, HEADER, PAGES, STRICT
-from tests.factories import on_sale
+from shop.runtime.wsgi import Chain, application
+from tests.factories import new_customer, on_sale
 from tests.shop.conftest import Buyer, buy, logged_in
 from tests.shop.test_settings import read
 
@@ -72,3 +76,52 @@ def test_every_page_has_its_policy(redis: Redis) -> None:
         **dict.fromkeys(("/", "/nothing/"), STRICT),
         "/api/sales/": None,
     }
+
+
+# The API's middleware answers as the pages' middleware does, with fewer steps
+
+REQUESTS: dict[str, dict[str, Any]] = {
+    "a list of sales": {"path": "/api/sales/"},
+    "the documentation": {"path": "/api/docs/"},
+    "the schema": {"path": "/api/schema/?format=json"},
+    "no token": {"path": "/api/orders/"},
+    "no such address": {"path": "/api/nothing/"},
+    "a missing slash": {"path": "/api/orders"},
+    "an unknown host": {"path": "/api/sales/", "HTTP_HOST": "evil.example"},
+    "a wrong method": {"path": "/api/sales/", "REQUEST_METHOD": "DELETE"},
+    "a secure request": {"path": "/api/sales/", "wsgi.url_scheme": "https"},
+}
+
+
+@pytest.fixture
+def shared_connection() -> Any:
+    """Keep the test's connection open, which a request would otherwise close."""
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_the_api_answers_the_same_with_fewer_middlewares(case: str, shared_connection: None) -> None:
+    on_sale({"a": 1})
+    pages = Chain(given.MIDDLEWARE)
+    assert answer(application, **REQUESTS[case]) == answer(pages, **REQUESTS[case])
+
+
+def test_the_chain_of_the_api_is_a_part_of_that_of_the_pages() -> None:
+    assert set(given.API_MIDDLEWARE) < set(given.MIDDLEWARE)
+    assert "django.contrib.sessions.middleware.SessionMiddleware" not in given.API_MIDDLEWARE
+
+
+def answer(handler: Any, path: str, **environ: Any) -> tuple[str, dict[str, str], bytes]:
+    asked = RequestFactory().get(path, HTTP_HOST="localhost").environ
+    token = f"Bearer {access_token(new_customer())}" if path == "/api/orders" else ""
+    started: list[Any] = []
+    headers = {"HTTP_AUTHORIZATION": token} if token else {}
+    response = handler({**asked, **headers, **environ}, lambda status, sent: started.append((status, dict(sent))))
+    body = b"".join(response)
+    response.close()
+    ((status, sent),) = started
+    return status, sent, body

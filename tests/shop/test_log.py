@@ -72,23 +72,15 @@ def test_text_names_the_order_and_the_trace_that_are_known() -> None:
     assert text_of("%s units of %s", 3, "Säule") == "3 units of Säule"
     log_context.begin_request(TRACE)
     assert text_of("here") == f"here trace={TRACE}"
+    first, *rest = text_of("failed", error=True).splitlines()
+    assert (first, rest[0], rest[-1]) == (f"failed trace={TRACE}", "Traceback (most recent call last):", "b")
     assert text_of("elsewhere", trace="f" * 32) == f"elsewhere trace={'f' * 32}"
     log_context.order.set(placed)
     assert text_of("in progress") == f"in progress order={placed} trace={TRACE}"
     assert text_of("Order %s is lost", named) == f"Order {named} is lost trace={TRACE}", "the order is named once"
     log_context.begin_request("")
     assert text_of("the next request") == "the next request"
-
-
-def test_the_shop_logs_as_text_by_default() -> None:
-    assert any(isinstance(handler.formatter, TextFormatter) for handler in logging.getLogger().handlers)
-
-
-def test_text_names_them_before_the_traceback() -> None:
-    log_context.begin_request(TRACE)
-    first, *rest = text_of("failed", error=True).splitlines()
-    assert first == f"failed trace={TRACE}"
-    assert (rest[0], rest[-1]) == ("Traceback (most recent call last):", "b")
+    assert any(isinstance(handler.formatter, TextFormatter) for handler in logging.getLogger().handlers), "the default"
 
 
 @pytest.mark.parametrize("chosen", ["text", "json"])

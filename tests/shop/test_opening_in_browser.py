@@ -190,7 +190,6 @@ NOT_OPEN = {"en": "Not open yet", "zh-hans": "尚未开售"}
 
 @for_each_reader
 def test_the_first_view_needs_no_script(enter: Enter, language: str, viewport: dict[str, int]) -> None:
-    """Without scripts, the page shows name, price, what is left, and a form that can be used."""
     says, (some, none) = SAYS[language], LEFT[language]
     states: dict[str, Callable[[OnSale], object]] = {
         says["buy"]: lambda _: None,

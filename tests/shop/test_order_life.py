@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db import IntegrityError, OperationalError, connection
 
 from inventory import stock
 from inventory.counters.whole import Counters
 from inventory.errors import OverLimit, SoldOut
-from inventory.models import StockMovement
 from shop import conservation
 from shop.models import Allowance, Order, Payment, SaleItem
 from shop.orders import payments, saving, states
 from shop.orders.customer_changes import cancel_order, pay_order
-from shop.orders.errors import NotCancellable, OrderError
+from shop.orders.errors import OrderError
 from shop.orders.expiry import expire_unpaid
-from shop.orders.saving import reject, retake_units
+from shop.orders.saving import retake_units
 from tests.factories import (
     SAVING,
     OnSale,
@@ -30,7 +28,6 @@ from tests.factories import (
     fast_and_slow,
     interleaved,
     new_customer,
-    new_request,
     on_sale,
     slow,
 )
@@ -48,13 +45,6 @@ def expired(offer: OnSale, customer: int, **units: int) -> UUID:
     make_due()
     assert expire_unpaid() == 1
     return order
-
-
-def rejected(offer: OnSale, customer: int) -> UUID:
-    request = new_request(("a", 2), customer=customer, sale=offer.sale)
-    with transaction.atomic():
-        reject({request: "no"})
-    return request.id
 
 
 def pays(order: UUID, reference: str = "pay_1") -> payments.ReceivedPayment:
@@ -78,15 +68,6 @@ def test_a_cancelled_order_returns_its_units_once(customer: int, name: str) -> N
     make_due()
     assert expire_unpaid() == 1, "only the other one"
     assert on_hand("a")[0] == 10
-
-
-def test_a_rejected_order_is_neither_cancelled_nor_paid(customer: int) -> None:
-    order = rejected(on_sale({"a": 9}), customer)
-    with pytest.raises(NotCancellable, match="The order is rejected"):
-        cancel_order(order, customer=customer)
-    payment = pays(order).payment
-    assert (payment.outcome, payment.note, state(order)) == ("refund_due", "The order is rejected.", "rejected")
-    assert on_hand()[0] == 9
 
 
 @pytest.mark.parametrize("change", ["cancel", "expire"])
@@ -214,13 +195,6 @@ def test_without_redis_a_late_payment_takes_units_in_postgres(customer: int, red
     assert_conserved()
 
 
-def report_at_once(order: UUID, references: list[str]) -> dict[str, int]:
-    """Report all these payments at the same time, and count the outcomes."""
-    answers = at_once(*(partial(pays, order, reference) for reference in references))
-    assert [answer for answer in answers if isinstance(answer, Exception)] == []
-    return count_by_kind([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
-
-
 SAME = ["pay_1"] * 8
 DIFFERENT = [f"pay_{number}" for number in range(8)]
 
@@ -232,7 +206,9 @@ DIFFERENT = [f"pay_{number}" for number in range(8)]
 def test_reports_at_once_pay_once(customer: int, references: list[str], outcomes: dict[str, int], was: str) -> None:
     offer = on_sale({"a": 64}, strategy="lua", limit=64)
     order = expired(offer, customer, a=2) if was == "expired" else place(offer, customer, a=2)
-    assert report_at_once(order, references) == outcomes
+    answers = at_once(*(partial(pays, order, reference) for reference in references))
+    assert [answer for answer in answers if isinstance(answer, Exception)] == []
+    assert count_by_kind([str(answer.payment.outcome) for answer in answers]) == outcomes  # type: ignore[union-attr]
     assert state(order) == "paid"
     assert (on_hand(), taken()) == ((62, 62), {"a": 2})
     assert Payment.objects.count() == len(set(references))
@@ -240,35 +216,6 @@ def test_reports_at_once_pay_once(customer: int, references: list[str], outcomes
     notes = set(Payment.objects.filter(outcome="refund_due").values_list("note", flat=True))
     assert notes <= {"The order is already paid."}
     assert_conserved()
-
-
-def test_late_payments_are_accepted_as_long_as_there_is_stock() -> None:
-    offer = on_sale({"a": 16}, strategy="lua")
-    orders = [place(offer, new_customer(), a=1) for _ in range(16)]
-    make_due()
-    expire_unpaid()
-    stock.move("a", StockMovement.Kind.CORRECTED, -11)
-    answers = at_once(*(partial(pays, order, f"for {order}") for order in orders))
-    outcomes = count_by_kind([str(answer.payment.outcome) for answer in answers])  # type: ignore[union-attr]
-    assert outcomes == {"paid": 5, "refund_due": 11}
-    assert Order.objects.filter(state="paid").count() == 5
-    assert on_hand()[0] == 0
-    assert_conserved()
-
-
-def test_a_reference_for_two_orders_at_once_pays_one(customer: int) -> None:
-    offer = on_sale({"a": 4})
-    first, second = place(offer, customer, a=1), place(offer, customer, a=1)
-
-    with (
-        interleaved(lambda: pays(second), before='^INSERT INTO "shop_payment"'),
-        pytest.raises(payments.ReferenceReused),
-    ):
-        pays(first)
-
-    assert (state(first), state(second)) == ("pending", "paid")
-    with pytest.raises(payments.ReferenceReused):
-        pays(first)
 
 
 def unlocked(order: UUID, **filters: Any) -> Order:
@@ -289,20 +236,6 @@ def without_lock(monkeypatch: pytest.MonkeyPatch) -> None:
 def without_guard(without_lock: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the lock and the guard."""
     monkeypatch.setattr(states, "change", unguarded)
-
-
-@contextmanager
-def without_payment_index() -> Iterator[None]:
-    """Remove the unique index of payments during the `with` block."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'payment_pays_an_order_once'")
-        (index,) = cursor.fetchone()
-        cursor.execute("DROP INDEX payment_pays_an_order_once")
-        try:
-            yield
-        finally:
-            Payment.objects.all().delete()
-            cursor.execute(index)
 
 
 class TestSecondPaymentDuringTheFirst:
@@ -330,11 +263,18 @@ class TestSecondPaymentDuringTheFirst:
         assert_conserved()
 
     def test_without_all_three_the_order_is_paid_twice(self, order: UUID, without_guard: None) -> None:
-        with without_payment_index():
-            self.pay_twice(order)
-            assert Payment.objects.filter(outcome="paid").count() == 2
-            (figures,) = conservation.figures()
-            assert (figures.on_hand, figures.sold, figures.drift) == (7, 1, 1)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT indexdef FROM pg_indexes WHERE indexname = 'payment_pays_an_order_once'")
+            (index,) = cursor.fetchone()
+            cursor.execute("DROP INDEX payment_pays_an_order_once")
+            try:
+                self.pay_twice(order)
+                assert Payment.objects.filter(outcome="paid").count() == 2
+                (figures,) = conservation.figures()
+                assert (figures.on_hand, figures.sold, figures.drift) == (7, 1, 1)
+            finally:
+                Payment.objects.all().delete()
+                cursor.execute(index)
 
 
 THEN = {

@@ -18,7 +18,7 @@ from shop.orders.expiry import expire_unpaid
 from shop.runtime import tasks
 from shop.sales import offers
 from tests.factories import on_sale
-from tests.shop.conftest import Buyer, Gone, assert_problem, buy, make_due, order_body
+from tests.shop.conftest import Buyer, Gone, assert_problem, buy, make_due, order_body, raising
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
@@ -170,27 +170,21 @@ def test_the_health_check_ends_the_outage(
 
 # Cached offers while Postgres does not respond
 
-
-class Clock:
-    """A monotonic clock that the test sets."""
-
-    now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
+away = raising(OperationalError("no answer"))
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A monotonic clock that the test sets: `clock.now`."""
+    clock = SimpleNamespace(now=1000.0)
     for module in (caching, offers):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock.monotonic))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(offers, "cache", caching.Cache())
-    monkeypatch.setattr(offers, "outage", Breaker(limits.REQUEST, clock=clock.monotonic))
+    monkeypatch.setattr(offers, "outage", Breaker(limits.REQUEST, clock=lambda: clock.now))
     return clock
 
 
-def test_an_offer_is_used_for_a_minute_and_not_longer(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offer_is_used_for_a_minute_and_not_longer(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     sale = on_sale({"a": 1}).sale
     known = offers.get(sale)
     monkeypatch.setattr(offers, "read", away)
@@ -201,7 +195,7 @@ def test_an_offer_is_used_for_a_minute_and_not_longer(clock: Clock, monkeypatch:
         offers.get(sale)
 
 
-def test_one_caller_asks_again_after_a_second(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_caller_asks_again_after_a_second(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     sale = on_sale({"a": 1}).sale
     offers.get(sale)
     asked: list[int] = []
@@ -224,7 +218,7 @@ def test_one_caller_asks_again_after_a_second(clock: Clock, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("ask", [offers.get, offers.get_newest], ids=["", "rereads the price"])
-def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
+def test_any_answer_ends_the_outage(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, ask: Any) -> None:
     """Any response of Postgres ends the outage. After that, cached offers expire as early as before the outage."""
     sale = on_sale({"a": 1}).sale
     known = offers.get(sale)
@@ -239,7 +233,7 @@ def test_any_answer_ends_the_outage(clock: Clock, monkeypatch: pytest.MonkeyPatc
     assert offers.get(sale) is not newest
 
 
-def test_a_caller_with_a_young_offer_takes_no_turn_to_ask(clock: Clock, settings: Any) -> None:
+def test_a_caller_with_a_young_offer_takes_no_turn_to_ask(clock: SimpleNamespace, settings: Any) -> None:
     settings.OFFER_TTL = 10
     sale = on_sale({"a": 1}).sale
     young = offers.get(sale)
@@ -247,7 +241,3 @@ def test_a_caller_with_a_young_offer_takes_no_turn_to_ask(clock: Clock, settings
     clock.now += offers.outage.retry
     assert offers.get(sale) is young
     assert not offers.outage.is_another_callers(), "the turn is still to be taken"
-
-
-def away(sale: int) -> None:
-    raise OperationalError("no answer")

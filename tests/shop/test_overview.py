@@ -449,17 +449,6 @@ def test_the_overview_shows_the_rooms_of_open_and_coming_sales(staff: Callable[.
     assert "Waiting" not in parts(operator)["sales"]
 
 
-@pytest.mark.parametrize("address", ["", "https://git.example/shop"])
-def test_an_alert_leads_to_its_section(admin_client: Client, settings: Any, address: str) -> None:
-    settings.REPOSITORY_URL = address
-    buy(on_sale({"a": 3}), a=1)
-    alert = admin_client.get("/admin/live/").json()["parts"]["alerts"]
-    assert "No worker is alive" in alert
-    assert "docs/deployment.md#start" in text(alert)
-    assert ("<a " in alert) is bool(address)
-    assert (f'href="{address}/blob/main/docs/deployment.md#start"' in alert) is bool(address)
-
-
 def test_the_first_page_shows_the_same_without_a_script(admin_client: Client) -> None:
     buy(on_sale({"a": 3}), a=1)
     page = admin_client.get("/admin/").text

@@ -56,10 +56,6 @@ class TinyPay(documented()):  # type: ignore[misc]
         return ProviderReport(ReportKind.CHARGEBACK, {"reference": event["id"], "payment": event["of"], **money})
 
 
-class OfNoProvider:
-    """No subclass of `PaymentProvider`."""
-
-
 def signed(body: bytes) -> str:
     return hmac.new(SECRET, body, "sha256").hexdigest()
 
@@ -128,7 +124,6 @@ def test_a_webhook_with_a_wrong_signature_changes_and_records_nothing(order: UUI
     ("changed", "status", "problem"),
     [
         ({"cents": 1979}, 422, "wrong-amount"),
-        ({"iso": "USD"}, 422, "wrong-currency"),
         ({"id": "customer/1"}, 400, "invalid"),
         ({"cart": "no order"}, 400, "invalid"),
     ],
@@ -151,7 +146,7 @@ def test_preflight_and_serve_know_it(settings: Any, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as without_page:
         without_page.setattr(TinyPay, "origin", "")
         assert settings_checks.payments().level == "warning"
-    for path in ("nothing", "shop.nothing.Provider", f"{__name__}.OfNoProvider", f"{__name__}.PaymentProvider"):
+    for path in ("nothing", "shop.nothing.Provider", "django.test.Client", f"{__name__}.PaymentProvider"):
         settings.PAYMENT_PROVIDER = path
         assert settings_checks.payments().level == "red", path
         with pytest.raises(ImproperlyConfigured, match=r"^PAYMENT_PROVIDER must name"):

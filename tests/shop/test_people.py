@@ -8,7 +8,6 @@ import pytest
 from django.contrib.auth.models import Group, Permission, User
 from redis import Redis
 
-from shop.accounts import tokens
 from shop.models import SignOut
 from tests.factories import new_customer
 from tests.shop.conftest import logged_in
@@ -96,14 +95,3 @@ def test_a_new_account_has_no_powers(clerk: User) -> None:
     form = {"username": "new", **NEW, "is_staff": "on", "is_superuser": "on", "groups": [], "user_permissions": ["1"]}
     assert logged_in(clerk.pk).post(f"{USERS}add/", form).status_code == 302
     assert powers(User.objects.get(username="new")) == (False, False, 0, 0)
-
-
-def test_a_user_is_signed_out_everywhere(clerk: User) -> None:
-    users = [User.objects.get(pk=new_customer()) for _ in range(2)]
-    issued = [tokens.issue(user)["refresh"] for user in users]
-    form = {"action": "sign_out", "_selected_action": users[0].pk, "index": "0"}
-    page = logged_in(clerk.pk).post(USERS, form, follow=True).content.decode()
-    assert f"{users[0]} is signed out everywhere." in page
-    with pytest.raises(tokens.TokenError, match="Log in again"):
-        tokens.refresh(issued[0])
-    assert tokens.refresh(issued[1])

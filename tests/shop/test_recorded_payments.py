@@ -191,8 +191,3 @@ def test_without_postgres_the_operator_is_told(
     said = record(admin_client, order, reference="pay_1")
     assert "The payment was not recorded. Try again. Postgres reports: the server has gone" in said
     assert (Payment.objects.count(), UnmatchedReport.objects.count(), LogEntry.objects.count()) == (0, 0, 0)
-
-
-def test_an_order_that_does_not_exist_has_no_form(admin_client: Client) -> None:
-    for unknown in ("x", "0199c2ba-6f2e-7c3a-a1de-2f9a3c4b5d6e"):
-        assert admin_client.get(f"{ORDERS}{unknown}/record-payment/").status_code == 302

@@ -40,10 +40,6 @@ def shown(page: str) -> list[str]:
     return re.findall(r'name="_selected_action" value="([^"]+)"', page)
 
 
-def is_marked(refund: Refund) -> bool:
-    return Refund.objects.filter(pk=refund.pk, sent_at__isnull=False).exists()
-
-
 def test_a_refund_is_read_only_and_says_what_to_send_and_why(admin_client: Client) -> None:
     order, due = partly_returned()
     (row,) = rows(get(admin_client, REFUNDS, state="due")).values()
@@ -55,16 +51,6 @@ def test_a_refund_is_read_only_and_says_what_to_send_and_why(admin_client: Clien
     assert all(part in page for part in (str(order.pk), "9.90 EUR", "Units were returned.", "due"))
     for address in (f"{due.pk}/change/", f"{due.pk}/delete/", "add/"):
         assert admin_client.post(f"{REFUNDS}{address}", {"amount": "1", "post": "yes"}).status_code == 403
-
-
-def test_only_what_the_page_showed_is_marked(admin_client: Client) -> None:
-    order, seen = partly_returned()
-    chosen = shown(get(admin_client, REFUNDS, state="due"))
-    later = gives_back(order, 2)
-    assert f"{seen} is marked as refunded." in run_action(admin_client, f"{REFUNDS}?state=due", "refund", *chosen)
-    assert (is_marked(seen), is_marked(later)) == (True, False)
-    (row,) = rows(get(admin_client, REFUNDS, state="due")).values()
-    assert row["money"] == "9.90 EUR"
 
 
 def test_refunds_on_other_pages_are_never_marked(admin_client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,16 +101,6 @@ def test_chosen_refunds_that_a_chargeback_replaced_are_told(admin_client: Client
     said = run_action(admin_client, f"{REFUNDS}{query}", "refund", *chosen)
     assert "Not in this list any more, and not marked as refunded: 1 of the chosen refunds." in said
     assert not Refund.objects.filter(pk=due.pk).exists()
-
-
-def test_a_chosen_refund_that_was_marked_meanwhile_is_told(admin_client: Client) -> None:
-    order, due = partly_returned()
-    other = gives_back(order, 2)
-    chosen = shown(get(admin_client, REFUNDS, state="due"))
-    payments.mark_refunded(due.pk, by=new_customer())
-    said = run_action(admin_client, f"{REFUNDS}?state=due", "refund", *chosen)
-    assert f"{other} is marked as refunded." in said
-    assert "Not in this list any more, and not marked as refunded: 1 of the chosen refunds." in said
 
 
 def test_a_chargeback_is_a_row_that_cannot_be_marked(admin_client: Client) -> None:

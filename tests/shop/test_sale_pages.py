@@ -29,8 +29,7 @@ from shop.orders.queued import save_queued
 from shop.pages import buying, now
 from shop.sales import load_tests, offers
 from tests.factories import OnSale, at_once, close_now, new_customer, on_sale, orders_in
-from tests.shop.conftest import Buyer, Gone, assert_problem, buy, logged_in, order_body, raising
-from tests.shop.test_prices import body_with_price
+from tests.shop.conftest import Gone, assert_problem, buy, logged_in, order_body, raising
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -165,13 +164,6 @@ def test_a_name_that_closes_the_script_is_escaped(client: Client) -> None:
     offer = on_sale({"a": 3})
     Sale.objects.filter(pk=offer.sale).update(name="</script><b>x")
     assert "<b>x" not in client.get(page_of(offer)).text
-
-
-def test_a_sale_that_is_over_cannot_be_bought(client: Client) -> None:
-    text = client.get(page_of(on_sale({"a": 3}, opens=-2 * HOUR, closes=-HOUR))).text
-    assert "This sale is over." in text
-    assert "<form" not in text
-    assert re.findall(r"<script[^>]*>", text) == ['<script type="module" src="/static/shop/times.js">']
 
 
 def test_an_unknown_sale_is_not_found(client: Client) -> None:
@@ -312,19 +304,15 @@ def test_without_postgres_the_last_figures_are_shown_and_then_a_problem(postgres
 # The token
 
 
-def test_the_script_gets_a_token_of_the_customer_who_has_logged_in(customer: int) -> None:
-    offer = on_sale({"a": 3})
-    answer = logged_in(customer).get("/account/token/")
+def test_the_script_gets_a_token_of_an_active_customer_who_has_logged_in(customer: int) -> None:
+    offer, client = on_sale({"a": 3}), logged_in(customer)
+    answer = client.get("/account/token/")
     assert answer.headers["Cache-Control"] == "no-store"
     assert set(answer.json()) == {"access", "expires_in", "customer", "guest"}
     assert answer.json()["customer"] == customer
     headers = {"Authorization": f"Bearer {answer.json()['access']}", "Idempotency-Key": "one"}
     order = Client().post("/api/orders/", order_body(offer, a=1), content_type="application/json", headers=headers)
     assert (order.status_code, Order.objects.get().customer_id) == (201, customer)
-
-
-def test_without_a_session_there_is_no_token(customer: int) -> None:
-    client = logged_in(customer)
     User.objects.filter(pk=customer).update(is_active=False)
     for each in (Client(), client):
         answer = each.get("/account/token/")
@@ -477,6 +465,9 @@ def test_before_and_after_the_sale_there_is_no_form(customer: int) -> None:
     offer = on_sale({"b": 1})
     fields = form_of(client, offer)
     close_now(offer)
+    text = client.get(page_of(offer)).text
+    assert ("This sale is over." in text, "<form" in text) == (True, False)
+    assert re.findall(r"<script[^>]*>", text) == ['<script type="module" src="/static/shop/times.js">']
     answer = client.get(page_of(offer, "buy/"))
     assert (answer.status_code, "The sale is over." in answer.text) == (409, True)
     answer = press(client, offer, fields)
@@ -535,26 +526,6 @@ def test_each_product_of_a_sale_has_its_own_form(customer: int) -> None:
     chosen = client.get(page_of(offer, "buy/"), {"product": offer.products["b"]}, follow=True)
     assert (chosen.text.count("<form"), f'value="{offer.products["b"]}"' in chosen.text) == (1, True)
     assert client.get(page_of(offer, "buy/"), {"product": "x"}).status_code == 404
-
-
-def test_the_order_is_the_one_of_the_api_under_the_same_key(buyer: Buyer) -> None:
-    """The form and the API share keys: the form finds the order that the API placed."""
-    offer, key = on_sale({"a": 5}, price="9.90"), str(uuid4())
-    assert buyer.order(body_with_price(offer, "9.90"), key=key).status_code == 201
-    fields = {"product": offer.products["a"], "quantity": 1, "price": "9.90", "key": key}
-    assert (press(logged_in(buyer.customer), offer, fields).status_code, orders_in()) == (302, 1)
-
-
-def test_the_address_of_the_form_keeps_its_key_after_a_press(customer: int) -> None:
-    """The form's address keeps the key. A buyer whose click got no response does not buy twice."""
-    offer, client = on_sale({"a": 3}), logged_in(customer)
-    shown = client.get(page_of(offer, "buy/"), follow=True)
-    action = re.search(r'<form class="form order-form" method="post" action="(.*?)"', shown.text)
-    address = f"{shown.redirect_chain[-1][0].partition('?')[0]}{action[1].replace('&amp;', '&')}"
-    assert client.post(address, fields_of(shown)).status_code == 302
-    again = client.get(address)
-    assert client.post(address, fields_of(again)).status_code == 302
-    assert Order.objects.count() == 1
 
 
 def test_a_nul_in_a_cookie_is_refused() -> None:

@@ -19,12 +19,10 @@ from redis import Redis
 
 from inventory.errors import Duplicate, OverLimit, Refusal, SaleClosed, UnknownCustomer
 from inventory.requests import OrderRequest
-from inventory.strategies import registry
 from shop.models import Allowance, Order, OrderItem, Sale
 from shop.orders import saving
-from shop.orders.saving import reject, return_units, save
+from shop.orders.saving import reject, save
 from tests.factories import OnSale, at_once, begin, interleaved, new_customer, new_request, on_sale
-from tests.shop.conftest import on_hand
 from tests.waiting import WAIT_TIMEOUT
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -124,11 +122,8 @@ def test_of_requests_with_one_key_the_first_is_saved(make: Make) -> None:
     assert existing(refusals) == {request.id: first.id for request in others}
 
 
-def while_another_waits(other: Callable[[], T], *, commits: bool = True, before: Any, after: Any = None) -> T:
-    """Call `before` in a transaction, and start `other` in another one, which has to wait. Call `after`.
-
-    Then commit or roll back. Return the result of `other`.
-    """
+def while_another_waits(other: Callable[[], T], *, before: Any, after: Any = None) -> T:
+    """Call `before` in a transaction, start `other` in another one, which has to wait, call `after`, and commit."""
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             before()
@@ -136,7 +131,6 @@ def while_another_waits(other: Callable[[], T], *, commits: bool = True, before:
             assert not waiting.done()
             if after is not None:
                 after()
-            transaction.set_rollback(not commits)
         return waiting.result(WAIT_TIMEOUT)
 
 
@@ -148,14 +142,6 @@ def test_batches_write_keys_in_one_order(make: Make, arrival: tuple[str, str]) -
     refusals = while_another_waits(batch, before=first, after=second)
     assert list(kinds(refusals).values()) == [Duplicate, Duplicate]
     assert Order.objects.count() == 2
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_an_uncommitted_order_with_the_key_is_waited_for(make: Make, commits: bool) -> None:
-    first, second = (make(key="one") for _ in range(2))
-    refusals = while_another_waits(partial(saved, second), before=partial(save, [first]), commits=commits)
-    assert existing(refusals) == ({second.id: first.id} if commits else {})
-    assert list(Order.objects.values_list("id", flat=True)) == [first.id if commits else second.id]
 
 
 @pytest.mark.parametrize("gone", ["deleted", "deactivated", "never there"])
@@ -211,15 +197,6 @@ def test_limits_belong_to_one_sale(offer: OnSale, customer: int) -> None:
     assert sorted(Allowance.objects.values_list("sale", "taken")) == sorted([(offer.sale, 2), (another.sale, 2)])
 
 
-def test_concurrent_orders_of_a_customer_share_the_limit(make: Make, customer: int) -> None:
-    requests = [make(limit=3) for _ in range(8)]
-    answers = at_once(*[partial(saved, request) for request in requests])
-    refused = [kinds(answer) for answer in answers if isinstance(answer, dict) and answer]
-    assert (answers.count({}), [list(kind.values()) for kind in refused]) == (3, [[OverLimit]] * 5)
-    assert Order.objects.count() == 3
-    assert taken() == {(customer, "a"): 3}
-
-
 def test_without_the_locked_count_they_exceed_it(
     make: Make, offer: OnSale, customer: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,50 +228,6 @@ def test_batches_of_the_same_customers_do_not_deadlock(make: Make) -> None:
     assert set(taken().values()) == {8}
 
 
-def place_two(make: Make) -> list[UUID]:
-    """Place two orders of the customer. The first has one unit each of `a` and `b`, the second has two units of `a`."""
-    requests = [make(("a", 1), ("b", 1), limit=5), make(("a", 2), limit=5)]
-    for request in requests:
-        registry.get("lua").place(request, save)
-    return [request.id for request in requests]
-
-
-def books() -> dict[str, tuple[int, int | None]]:
-    """Return the units on hand in Postgres and in Redis."""
-    return {sku: on_hand(sku) for sku in "ab"}
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_units_are_returned_with_the_commit(make: Make, customer: int, commits: bool) -> None:
-    orders = place_two(make)
-    assert books() == {"a": (6, 6), "b": (8, 8)}
-    with transaction.atomic():
-        return_units(orders)
-        assert registry.counters().left(["a", "b"]) == {"a": 6, "b": 8}
-        transaction.set_rollback(not commits)
-    assert books() == ({"a": (9, 9), "b": (9, 9)} if commits else {"a": (6, 6), "b": (8, 8)})
-    assert sorted(taken().values()) == ([0, 0] if commits else [1, 3])
-
-
-def test_a_later_limit_counts_earlier_orders(make: Make, customer: int) -> None:
-    before = make(("a", 2))
-    registry.get("lua").place(before, save)
-    late = make(limit=2)
-    assert kinds(saved(late)) == {late.id: OverLimit}
-    with transaction.atomic():
-        return_units([before.id])
-    assert saved(late) == {}
-    assert taken() == {(customer, "a"): 1}
-
-
-@pytest.mark.parametrize("commits", [True, False])
-def test_an_order_waits_for_an_allowance_that_is_being_returned(make: Make, customer: int, commits: bool) -> None:
-    orders, request = place_two(make), make(("a", 5), limit=5)
-    refusals = while_another_waits(partial(saved, request), before=partial(return_units, orders), commits=commits)
-    assert kinds(refusals) == ({} if commits else {request.id: OverLimit})
-    assert taken() == {(customer, "a"): 5 if commits else 3, (customer, "b"): 0 if commits else 1}
-
-
 def rejected(refused: Mapping[OrderRequest, str]) -> int:
     """Reject the requests, commit, and return the number of statements."""
     with open_transaction() as statements:
@@ -322,7 +255,6 @@ def test_rejecting_again_changes_nothing(make: Make, customer: int) -> None:
 
 
 def test_rejected_orders_with_a_used_key_have_their_ids_as_keys(make: Make) -> None:
-    """The id of a rejected order becomes its key if another order has the key. Each rejected order has a row."""
     first, second, third = (make(key="one") for _ in range(3))
     saved(first)
     for _ in range(2):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -26,16 +25,17 @@ from shop.orders.lookup import LOST
 from shop.orders.returns import return_order
 from shop.pages import sales
 from shop.payments.request import PaymentRequest
-from shop.payments.simulator import reports, server
-from shop.payments.simulator.payments import Button, Payments
+from shop.payments.simulator import reports
+from shop.payments.simulator.payments import Button
 from shop.runtime import door
 from shop.sales import lifecycle, offers
 from shop.waiting import room
 from tests.browser import IN_BROWSER
-from tests.factories import new_customer, on_sale
+from tests.factories import OnSale, new_customer, on_sale
 from tests.shop.browser_support import DESKTOP, PHONE, Enter, assert_accessible, for_each_reader, opened
 from tests.shop.conftest import buy, make_due, raising
 from tests.shop.payment_support import SECRET
+from tests.shop.test_provider import provider_in_a_thread
 from tests.shop.waiting_support import enter_all, set_rate, with_room
 
 # The shop runs in this process, so that a test can let a page fail.
@@ -77,8 +77,8 @@ class Walk:
         assert foreign.findall(words) == [], page.url
 
 
-def all_sales() -> None:
-    """Create a sale in each state, with the state in its slug."""
+def all_sales() -> dict[str, OnSale]:
+    """Create a sale in each state, with the state in its slug, and return the sales by state."""
     made = {
         "open": on_sale({"keyboard": 40, "headphones": 3}, closes=HOUR, limit=2),
         "coming": on_sale({"lamp": 30}, opens=HOUR, closes=2 * HOUR),
@@ -94,13 +94,13 @@ def all_sales() -> None:
         Product.objects.filter(pk=product.pk).update(picture=f"/static/shop/products/{product.sku}.svg")
     for state, offer in made.items():
         Sale.objects.filter(pk=offer.sale).update(name=f"Sale {len(state)}", slug=f"sale-{state}")
+    return made
 
 
 @for_each_reader
 def test_the_pages_of_sales(enter: Enter, language: str, viewport: dict[str, int]) -> None:
     customer = new_customer()
-    all_sales()
-    order = buy_one(customer)
+    order = buy(all_sales()["open"], customer, keyboard=1).order.pk
     visitor, buyer = Walk(enter, language, viewport), Walk(enter, language, viewport, customer)
     visitor.go("/", "home")
     visitor.go("/sales/", "sales")
@@ -174,12 +174,6 @@ def test_the_pages_of_a_waiting_room_in_all_states(
         assert buyer.page.locator(".room").get_attribute("data-state") == state
 
 
-def buy_one(customer: int) -> Any:
-    offer = on_sale({"lp": 3})
-    Sale.objects.filter(pk=offer.sale).update(name="Sale", slug="sale-lp")
-    return buy(offer, customer, lp=1).order.pk
-
-
 @for_each_reader
 def test_the_pages_of_errors(
     enter: Enter, language: str, viewport: dict[str, int], monkeypatch: pytest.MonkeyPatch
@@ -221,14 +215,8 @@ def test_the_pages_that_the_web_server_sends_when_it_refuses(
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Run the simulated provider in a thread. No shop answers its reports, and it sends each of them once."""
     monkeypatch.setattr(reports, "RETRY_DELAYS", ())
-    courier = reports.Courier(f"http://127.0.0.1:{free_port()}", lambda _line: None)
-    serving = server.Server(("127.0.0.1", 0), Payments(courier))
-    threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{serving.server_port}"
-    finally:
-        courier.stop()
-        serving.shutdown()
+    with provider_in_a_thread(f"http://127.0.0.1:{free_port()}") as address:
+        yield address
 
 
 @for_each_reader

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 from django.db import IntegrityError
 from django.db.backends.signals import connection_created
 from django.urls import reverse
@@ -27,10 +27,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from redis import Redis
 
 from loadtest.tokens import access_token
+from shop.runtime import environment
 from shop.traces import tracer, tracing
 from tests.factories import OnSale, new_customer, on_sale
-from tests.shop.conftest import order_body
+from tests.shop.conftest import order_body, raising
 from tests.shop.test_full_broker import celery
+from tests.shop.test_settings import read
 from tests.shop.web_server import CHECKOUT, ask, web_server
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
@@ -278,43 +280,13 @@ def test_without_traces_the_shop_imports_nothing_of_opentelemetry() -> None:
     assert imported("web", TRACES="1") == "['sdk.trace', 'exporter.otlp.proto.http.trace_exporter']", "the control"
 
 
-WITHOUT = """
-import sys
-
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name == {name!r}:
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, Absent())
-"""
-
-
-@contextmanager
-def without(name: str, folder: Path) -> Iterator[dict[str, str]]:
-    """Let Python processes find no module of this name."""
-    (folder / "sitecustomize.py").write_text(WITHOUT.format(name=name))
-    yield {"PYTHONPATH": str(folder)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["opentelemetry", "opentelemetry.exporter.otlp.proto.http"])
-def test_without_its_packages_the_start_says_what_to_install(name: str, tmp_path: Path) -> None:
-    def check(**variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
-        command = [sys.executable, "manage.py", "check"]
-        return subprocess.run(
-            command, cwd=CHECKOUT, env={**environment, **variables}, capture_output=True, text=True, timeout=60
-        )
-
-    with without(name, tmp_path) as absent:
-        refused = check(TRACES="1", **absent)
-        assert refused.returncode == 2
-        assert refused.stderr == (
-            "TRACES needs packages that are not installed. Install them with `.venv/bin/pip install --require-hashes "
-            "-r requirements-trace.txt`, or leave TRACES off.\n"
-        )
-        assert check(TRACES="0", **absent).returncode == 0
+def test_without_its_packages_the_start_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module or its parent package is missing. Control: a start without traces looks for neither."""
+    for find in (lambda _: None, raising(ModuleNotFoundError("opentelemetry"))):
+        monkeypatch.setattr(environment, "find_spec", find)
+        with pytest.raises(ImproperlyConfigured, match=r"^TRACES needs packages .* requirements-trace\.txt`, or"):
+            read(monkeypatch, TRACES="1")
+        assert read(monkeypatch, TRACES="0")["TRACES"] is False
     assert (CHECKOUT / "requirements-trace.txt").is_file()
 
 

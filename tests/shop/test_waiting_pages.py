@@ -18,6 +18,7 @@ from shop.waiting import room
 from tests.factories import OnSale, close_now, new_customer, on_sale, orders_in
 from tests.shop.conftest import Gone, logged_in
 from tests.shop.test_admin import the_form
+from tests.shop.test_sale_pages import fields_of
 from tests.shop.waiting_support import enter_all, offer_at, with_room
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
@@ -167,19 +168,13 @@ def test_in_a_full_redis_an_arrival_is_told_to_enter_again(visitor: Client, full
     assert visitor.post(address(offer)).headers["Location"] == f"{address(offer)}?entered"
 
 
-def form_of(page: Any) -> dict[str, str]:
-    """Return the fields of the form that buys."""
-    fields = dict(re.findall('name="([a-z]+)" value="([^"]*)"', text(page)))
-    return {**fields, "quantity": "1"}
-
-
 def test_the_form_buys_with_the_ticket_of_the_visitor(visitor: Client) -> None:
     offer = with_room()
     buying = f"{address(offer, 'sales')}buy/"
     assert visitor.get(buying).headers["Location"] == address(offer), "first to the waiting room"
     visitor.post(address(offer))
     page = visitor.get(buying, follow=True)
-    form = form_of(page)
+    form = fields_of(page)
     assert form["ticket"]
     refused = visitor.post(buying, {**form, "ticket": ""})
     assert (refused.status_code, orders_in()) == (403, 0)

@@ -266,15 +266,6 @@ def test_places_survive_a_restart_of_valkey(own_valkey: Valkey) -> None:
     assert [room.look(offer_at(sale, 10), one) for one in range(1, 61)] == before
 
 
-def test_a_valkey_that_has_lost_everything_says_so_and_the_room_goes_on(redis: Redis) -> None:
-    sale = with_room(rate=10, coming=True)
-    enter_all(offer_at(sale, -1), range(1, 31))
-    redis.flushall()
-    assert states(offer_at(sale, 60), range(1, 31)) == ["outside"] * 30
-    enter_all(offer_at(sale, 60), range(1, 31))
-    assert Counter(states(offer_at(sale, 60), range(1, 31))) == {"admitted": 10, "waiting": 20}
-
-
 def sale_with_five_waiting() -> OnSale:
     sale = with_room(rate=1, coming=True)
     enter_all(offer_at(sale, -1), range(1, 6))
@@ -333,8 +324,8 @@ def test_a_real_limit_refuses_arrivals_and_loses_nobody(own_valkey: Valkey, capl
     assert ["fails" in about[0], "works again" in about[1], len(about)] == [True, True, 2], "one line for all of them"
 
 
-def test_an_arrival_is_one_round_trip_and_reads_no_list_of_others(redis: Redis) -> None:
-    """An arrival is one round trip, and its commands take constant or logarithmic time."""
+def test_a_call_is_one_round_trip_and_reads_no_list_of_others(redis: Redis) -> None:
+    """An arrival, and a look of a late customer: the commands take constant or logarithmic time."""
     sale = with_room(coming=True)
     enter_all(offer_at(sale, -1), [1])
     redis.config_resetstat()
@@ -343,6 +334,13 @@ def test_an_arrival_is_one_round_trip_and_reads_no_list_of_others(redis: Redis) 
     sent = executed(redis)
     assert sent.pop("evalsha") == 2
     assert set(sent) - {"unlink"} == {"zrank", "zadd", "zcard", "pexpireat", "hmget", "hset", "hincrby"}
+    sale = all_in_the_draw()
+    looks = states(offer_at(sale, AT), RETURNED)
+    redis.config_resetstat()
+    room.look(offer_at(sale, AT), RETURNED[looks.index("waiting")])
+    sent = executed(redis)
+    assert sent.pop("evalsha") == 1
+    assert set(sent) <= {"zrank", "zcard", "hmget", "hget", "hlen", "hset", "pexpireat"}
 
 
 def executed(redis: Redis) -> dict[str, int]:
@@ -503,31 +501,11 @@ def test_another_rate_holds_for_customers_who_come_back() -> None:
     assert states(offer_at(sale, AT + 100), RETURNED).count("admitted") <= room.BURST + 40 + room.BURST
 
 
-def test_a_restart_of_valkey_gives_no_tokens(own_valkey: Valkey) -> None:
-    sale = all_in_the_draw()
-    assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
-    own_valkey.stop()
-    own_valkey.start()
-    assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
-    assert states(offer_at(sale, AT + 5), RETURNED).count("admitted") == room.BURST + 5
-
-
 def test_a_room_of_an_older_version_goes_on(redis: Redis) -> None:
     """A room that opened before the update has no tokens stored. It gets those since its opening, up to the burst."""
     sale = all_in_the_draw()
     redis.hdel(room.keys(sale.sale)[1], "tokens", "filled", "late", "late_at")
     assert states(offer_at(sale, AT), RETURNED).count("admitted") == room.BURST
-
-
-def test_a_look_of_a_late_customer_reads_no_list_of_others(redis: Redis) -> None:
-    sale = all_in_the_draw()
-    states(offer_at(sale, AT), RETURNED)
-    late = next(one for one in RETURNED if room.look(offer_at(sale, AT), one).state == "waiting")
-    redis.config_resetstat()
-    room.look(offer_at(sale, AT), late)
-    sent = executed(redis)
-    assert sent.pop("evalsha") == 1
-    assert set(sent) <= {"zrank", "zcard", "hmget", "hget", "hlen", "hset", "pexpireat"}
 
 
 # Memory of a web process

@@ -111,21 +111,6 @@ def test_a_ticket_that_was_issued_buys_until_it_ends(
     assert enter(other_buyer, offer)["place"] == 3
 
 
-@pytest.mark.parametrize("limit", [2, None], ids=["", "control"])
-@pytest.mark.parametrize("strategy", ["guarded-update", "lua"])
-def test_a_ticket_that_is_used_again_buys_up_to_the_limit(buyer: Buyer, strategy: str, limit: int | None) -> None:
-    """The limit per customer refuses further units. The control has no limit."""
-    offer = with_room(limit=limit, strategy=strategy)
-    ticket = enter(buyer, offer)["ticket"]
-    answers = [order(buyer, offer, ticket) for _ in range(4)]
-    if limit is None:
-        assert [answer.status_code for answer in answers] == [201] * 4
-        return
-    assert [answer.status_code for answer in answers] == [201, 201, 409, 409]
-    assert assert_problem(answers[2], 409, "over-limit")["limit"] == 2
-    assert orders_in() == 2
-
-
 @pytest.mark.parametrize("strategy", ["guarded-update", "lua-queue", "group-commit", "lua"])
 def test_every_strategy_wants_the_ticket_once(strategy: str, buyer: Buyer) -> None:
     """A retry of a placed order needs no ticket, because the ticket may have ended meanwhile."""
@@ -166,19 +151,6 @@ def test_without_redis_the_room_is_closed_and_tickets_still_buy(buyer: Buyer, re
     with redis_gone():
         assert_problem(buyer.post(f"/api/sales/{offer.sale}/waiting/"), 503, "unavailable")
         assert order(buyer, offer, ticket).status_code == 201
-
-
-def test_a_full_redis_refuses_arrivals_and_admits_who_has_a_place(buyer: Buyer, other_buyer: Buyer, full: Gone) -> None:
-    offer = with_room(rate=1)
-    enter(buyer, offer)
-    with full():
-        refused = assert_problem(other_buyer.post(f"/api/sales/{offer.sale}/waiting/"), 503, "unavailable")
-        assert refused["detail"].startswith("The waiting room can give no place now.")
-        assert look(other_buyer, offer)["state"] == "outside"
-        ticket = wait_for(lambda: look(buyer, offer)["ticket"], "the turn to begin")
-        assert enter(buyer, offer)["ticket"] == ticket
-        assert order(buyer, offer, ticket).status_code == 201
-    assert enter(other_buyer, offer)["place"] == 2
 
 
 def test_the_room_answers_its_customers_alone(buyer: Buyer, visitor: Any, redis: Redis) -> None:

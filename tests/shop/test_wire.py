@@ -59,31 +59,6 @@ def test_without_metrics_there_is_nothing(port: int, folder: Path) -> None:
     assert not (folder / "metrics").exists()
 
 
-def test_requests_reach_the_shop_through_the_web_server(port: int) -> None:
-    offer = on_sale({"a": 3})
-    headers, order = customer_headers(), json.dumps(order_body(offer, a=1)).encode()
-
-    def place(key: str, body: Any = order) -> tuple[int, str, Any]:
-        return ask(port, "POST", "/api/orders/", body, **headers, Idempotency_Key=key)
-
-    status, _, placed = place("one")
-    assert (status, placed["state"]) == (201, "pending")
-
-    status, kind, problem = place("two", iter([order]))
-    assert (status, kind, problem["status"]) == (411, "application/problem+json", 411)
-
-    for path in ("/api/orders/", "/api/sales/"):
-        status, kind, problem = ask(port, "GET", path, Host="evil.example")
-        assert (status, kind, problem["status"]) == (400, "application/problem+json", 400)
-
-    for path in ("/api/docs/", "/api/schema/"):
-        status, kind, _ = ask(port, "OPTIONS", path)
-        assert (status, kind) == (405, "application/problem+json")
-
-    status, _, mine = ask(port, "GET", "/api/orders/", **headers)
-    assert [each["id"] for each in mine["results"]] == [placed["id"]]
-
-
 def test_a_row_locked_for_long_is_503(port: int) -> None:
     offer = on_sale({"a": 1})
     database = settings.DATABASES["default"]
