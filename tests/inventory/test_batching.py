@@ -68,7 +68,6 @@ def submit(counting: Counting) -> Iterator[Submit]:
 
 
 def test_a_lone_call_does_not_wait(counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lone call is run at once and in its own thread."""
     monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=time.monotonic))  # A sleep would fail.
     counting.go_on.set()
     threads = threading.active_count()

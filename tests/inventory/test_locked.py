@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import psycopg
 import pytest
 from django.test import override_settings
-from django_redis import get_redis_connection
 
 from inventory import stock
 from inventory.errors import SoldOut, StockBusy, StockElsewhere, StockNotLoaded, StockUnavailable
 from inventory.models import StockItem
 from inventory.strategies import locked, locks, registry
-from inventory.strategies.base import Strategy
 from inventory.strategies.locked import Locked
-from inventory.strategies.locks import conninfo, stock_lock
-from locking import FairRedisLock, Lock, ReentrantLock, ThreadLock
+from inventory.strategies.locks import conninfo
 from tests.factories import elsewhere, new_request, nobody, preheated
 from tests.inventory.conftest import Ledger, after, execute, fetch, replace_in_script
 from tests.locking.support import acquired
@@ -78,21 +73,9 @@ def test_a_lock_without_a_fence_writes_none(ledger: Ledger, name: str) -> None:
     ledger.assert_law(a=(0, 2))
 
 
-NOT_ON_SALE: dict[str, Callable[[str], Lock]] = {
-    "fair": lambda sku: FairRedisLock(get_redis_connection("default"), f"stock:{sku}", ttl=5),
-    "re-entrant": cache(lambda sku: ReentrantLock(stock_lock(sku))),
-    "thread": lambda sku: ThreadLock(f"stock:{sku}"),
-}
-"""Locks that a sale cannot choose."""
-
-
-@pytest.mark.parametrize("name", [*FENCED, "file-lock", "session-lock", *NOT_ON_SALE])
+@pytest.mark.parametrize("name", [*FENCED, "file-lock", "session-lock"])
 def test_the_lock_is_held_in_save(ledger: Ledger, name: str) -> None:
-    if name in NOT_ON_SALE:
-        stock.deliver("a", 1)
-        strategy: Strategy = Locked(name, NOT_ON_SALE[name], wait=1)
-    else:
-        strategy = preheated(name, {"a": 1})
+    strategy = preheated(name, {"a": 1})
     assert isinstance(strategy, Locked)
     impatient = Locked(name, strategy.make_lock, wait=0)
 

@@ -20,8 +20,7 @@ from inventory.requests import OrderRequest, Placement, ReturnedUnits, Taking
 from inventory.strategies import lua, registry
 from inventory.strategies.base import Strategy
 from tests.factories import elsewhere, interleaved, new_request, preheated
-from tests.faults.flawed import GivesBackWhenInDoubt
-from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails, fetch, replace_in_script
+from tests.inventory.conftest import Ledger, SaveSold, after, execute, fails, fetch
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,14 +56,6 @@ def test_a_refused_order_locks_no_row(strategy: Strategy, ledger: Ledger) -> Non
     ledger.assert_law(a=(2, 0))
 
 
-def test_preheat_copies_units_on_hand(ledger: Ledger, counters: Counters) -> None:
-    stock.deliver("a", 3)
-    registry.get("guarded-update").place(new_request(("a", 1)), ledger.save)
-    registry.get("lua").preheat(["a", "unknown"], ledger.saved)
-    assert counters.left(["a", "unknown"]) == {"a": 2, "unknown": 0}
-    ledger.assert_law(a=(2, 1))
-
-
 @pytest.mark.parametrize("redis_goes", [False, True])
 @pytest.mark.parametrize("name", ["lua", "segmented-redis"])
 def test_a_counter_too_high_is_deleted(
@@ -86,17 +77,6 @@ def test_a_counter_too_high_is_deleted(
     selling.preheat(["a"], ledger.saved)
     assert selling.place(new_request(("a", 1)), ledger.save) is Placement.COMMITTED
     ledger.assert_law(a=(0, 10))
-
-
-def test_without_the_guard_the_constraint_refuses(
-    strategy: Strategy, ledger: Ledger, counters: Counters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    replace_in_script(monkeypatch, stock, "TAKE", " AND on_hand >= %(units)s")
-    counters.load("a", 5, (), make=False)
-    with pytest.raises(IntegrityError, match="stock_on_hand_not_negative"):
-        strategy.place(new_request(("a", 3)), ledger.save)
-    assert (stock.on_hand("a"), ledger.sold()) == (2, {})
-    assert units(counters) == (5, {})
 
 
 @pytest.mark.parametrize("verified", [True, False])
@@ -253,13 +233,6 @@ def test_sessions_that_end_at_once_do_not_keep_a_thread(strategy: Strategy, monk
     monkeypatch.setattr(lua, "_has_ended", ended)
     lua.leave_ended_session()
     assert len(looks) == 3
-
-
-def test_giving_back_on_any_error_admits_a_sold_unit(strategy: Strategy, ledger: Ledger, counters: Counters) -> None:
-    with pytest.raises(OperationalError):
-        GivesBackWhenInDoubt(lambda: counters).place(new_request(("a", 1)), after(lost_after_the_commit, ledger.save))
-    assert ledger.figures()["a"].on_hand == 1
-    assert units(counters) == (2, {})
 
 
 def test_without_redis_returned_units_are_logged(

@@ -515,16 +515,6 @@ def test_an_unreadable_entry_becomes_a_dead_letter(
     put(strategy, ("a", 2), key="another", limit=2)
 
 
-def test_an_unknown_entry_becomes_a_dead_letter(strategy: LuaQueue, ledger: Ledger) -> None:
-    number = redis_of(strategy).xadd(STREAM, {"what": "ever"}).decode()
-    (order,) = put(strategy, ("a", 1))
-    assert work(strategy, ledger) == 2
-    assert (ledger.orders(), ledger.rejected) == ([order.id], {})
-    assert [each[1:3] for each in strategy.queue().dead_letters.newest()] == [(number, "")]
-    assert_at_rest(strategy)
-    ledger.assert_law(a=(2, 1), b=(3, 0))
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [{"key": None}, {"hash": None}, {"buyer": 7}, {"buyer": None}, {"buyer": ["x"]}, {"at": 1e99}, {"place": "first"}],
@@ -591,15 +581,16 @@ def test_a_reservation_with_wrong_values(
     assert len(strategy.queue()) == 0
 
 
-def test_a_reservation_under_no_order_id(strategy: LuaQueue, ledger: Ledger) -> None:
+def test_an_unknown_entry_and_a_reservation_under_no_order_id(strategy: LuaQueue, ledger: Ledger) -> None:
     (order,) = put(strategy, ("a", 1))
-    entry = replace_entry(strategy, order, {"request": "{"})
+    entry = replace_entry(strategy, order, {"what": "ever"})
     redis_of(strategy).hset(RESERVATIONS, "nobody", redis_of(strategy).hget(RESERVATIONS, str(order.id)))
     redis_of(strategy).hdel(RESERVATIONS, str(order.id))
     (other,) = put(strategy, ("b", 1))
     assert work(strategy, ledger) == 2
     assert ledger.orders() == [other.id]
-    assert [each[1] for each in strategy.queue().dead_letters.newest()] == [entry]
+    assert [each[1:3] for each in strategy.queue().dead_letters.newest()] == [(entry, "")]
+    assert len(strategy.queue()) == 0
 
 
 def test_unreadable_bought_units_are_logged(strategy: LuaQueue, caplog: pytest.LogCaptureFixture) -> None:

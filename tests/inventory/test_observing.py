@@ -91,7 +91,6 @@ def test_a_lock_is_told_with_its_strategy(name: str, notes: Notes, ledger: Ledge
 
 
 def test_an_order_that_got_one_of_two_locks_tells_of_both(notes: Notes, ledger: Ledger) -> None:
-    """Both waits and the one hold are reported if only the first of two locks is granted."""
     strategy = Locked("redis-lock", stock_lock, wait=0.0)
     with stock_lock("b").hold(), pytest.raises(StockBusy):
         strategy.place(new_request(("a", 1), ("b", 1)), ledger.save)
@@ -153,7 +152,6 @@ def test_the_age_of_a_queued_order_is_that_of_its_entry() -> None:
 
 
 def test_every_strategy_tells_of_its_commit(notes: Notes, ledger: Ledger) -> None:
-    """Each strategy that saves the order itself reports one commit for one order."""
     for name in ON_POSTGRES_AND_REDIS:
         notes.told.clear()
         preheated(name, {name: 5}).place(new_request((name, 1)), ledger.save)

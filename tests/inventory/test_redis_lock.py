@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from inventory.strategies.base import Strategy
 from inventory.strategies.locked import Locked
 from inventory.strategies.locks import stock_lock
 from locking import Lease, RedisLock
-from tests.factories import elsewhere, interleaved, new_request, nobody
+from tests.factories import elsewhere, new_request, nobody
 from tests.inventory.conftest import Ledger, PausedAfterGrant, after
 from tests.inventory.segments_support import make
 
@@ -90,18 +90,13 @@ def test_a_held_lock_is_busy(ledger: Ledger, left: int) -> None:
     ledger.assert_law(a=(1, 0), b=(left, 1 - left))
 
 
-@pytest.fixture
-def buy(strategy: Strategy, ledger: Ledger) -> Callable[[], Placement]:
-    """Deliver two units of `a`, and return a function that buys one of them."""
-    stock.deliver("a", 2)
-    return lambda: strategy.place(new_request(("a", 1)), ledger.save)
-
-
 @pytest.mark.parametrize("fenced", [True, False])
 def test_an_overtaken_holder_changes_nothing(
-    ledger: Ledger, redis: Redis, buy: Callable[[], Placement], monkeypatch: pytest.MonkeyPatch, fenced: bool
+    strategy: Strategy, ledger: Ledger, redis: Redis, monkeypatch: pytest.MonkeyPatch, fenced: bool
 ) -> None:
     """A holder writes nothing once another order had its lock. Negative control: without the fence, it takes a unit."""
+    stock.deliver("a", 2)
+    buy = partial(strategy.place, new_request(("a", 1)), ledger.save)
     paused = Locked("redis-lock", lambda sku: PausedAfterGrant(redis, f"stock:{sku}", buy), wait=5)
     if fenced:
         with pytest.raises(StockBusy, match="overtaken"):
@@ -112,29 +107,6 @@ def test_an_overtaken_holder_changes_nothing(
         monkeypatch.setattr(locked, "check_and_decrement", unfenced)
         paused.place(new_request(("a", 1)), ledger.save)
     ledger.assert_law(a=(1, 1) if fenced else (0, 2))
-
-
-def test_trusting_the_lock_loses_an_update(ledger: Ledger, redis: Redis, buy: Callable[[], Placement]) -> None:
-    """Negative control: without a fence, writing a value that was read earlier loses a rival's update."""
-
-    class TrustsTheLock(Strategy):
-        name = "trusts-the-lock"
-
-        def _place(self, order: OrderRequest, save: Save) -> Placement:
-            with stock_lock("a").hold(), transaction.atomic(durable=True):
-                left = StockItem.objects.get(sku="a").on_hand
-                StockItem.objects.filter(sku="a").update(on_hand=left - 1)
-                save_one(order, save)
-            return Placement.COMMITTED
-
-    def rival() -> None:
-        redis.delete("lock:{stock:a}")
-        buy()
-
-    with interleaved(rival, after="^SELECT .*inventory_stockitem"):
-        TrustsTheLock().place(new_request(("a", 1)), ledger.save)
-    figures = ledger.figures()["a"]
-    assert (figures.on_hand, figures.sold, figures.drift) == (1, 2, -1)
 
 
 def test_a_fence_equal_to_the_last_is_overtaken(ledger: Ledger, redis: Redis) -> None:

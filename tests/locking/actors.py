@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pickle
 from contextlib import nullcontext
 from multiprocessing.connection import Connection as Pipe
 from typing import Any
@@ -11,17 +9,11 @@ from typing import Any
 import psycopg
 
 from locking import Lease, LeaseLost, Lock
-from locking.redis import waiting
-from tests.locking.support import Cell, Recipe, acquired
+from tests.locking.support import Recipe, acquired
 from tests.waiting import wait_for
 
 
-def pickled(value: Any) -> bytes:
-    """Pickle an object, for the standard input of another process."""
-    return pickle.dumps(value)
-
-
-def add(lock: Lock, cell: Cell, times: int, locked: bool) -> None:
+def add(lock: Lock, cell: Any, times: int, locked: bool) -> None:
     """Read, add one and write back, `times` times."""
     for _ in range(times):
         with lock.hold() if locked else nullcontext():
@@ -51,17 +43,26 @@ def wait_and_hold(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe
     hold(recipe, name, options, pipe)
 
 
-def die_when_woken(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
-    """Wait for the lock, and exit the process as soon as it is granted."""
-    sleep = waiting.Waiter.wait
+def add_in_greenlets(recipe: Recipe, name: str, options: dict[str, Any], _: Pipe) -> None:
+    """Let gevent patch this process, which has imported `locking`. Then let each of twenty greenlets add one."""
+    from gevent import monkey
 
-    def wait(self: waiting.Waiter, seconds: float, left: float) -> str | None:
-        if sleep(self, seconds, left) is not None:
-            os._exit(9)
-        return None
+    monkey.patch_all()
 
-    waiting.Waiter.wait = wait  # type: ignore[method-assign]
-    wait_and_hold(recipe, name, options, pipe)
+    import gevent
+
+    cell = recipe.cell(name)
+    tokens = []
+
+    def add_one() -> None:
+        with recipe(name, **options).hold() as lease:
+            tokens.append(lease.token)
+            value = cell.read()
+            gevent.sleep(0)
+            cell.write(value + 1)
+
+    gevent.joinall([gevent.spawn(add_one) for _ in range(20)], raise_error=True)
+    assert len(set(tokens)) == 20, "two greenlets held the same lease"
 
 
 def pause(recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> tuple[Lease, str, list[int | None]]:

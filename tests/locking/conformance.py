@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial, wraps
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar, TypeVar
 
@@ -27,7 +26,6 @@ import pytest
 from locking import Lease, LeaseLost, Lock, LockTimeout, LockUnavailable, NotOwner
 from locking.renewal import watchdog
 from tests.locking import actors
-from tests.locking.greenlets import add_in_greenlets
 from tests.locking.proxy import Link
 from tests.locking.support import (
     Log,
@@ -59,12 +57,6 @@ LONG = 60.0
 BUSY = 1.0
 """Extra seconds for a busy machine, for example to wake a thread."""
 
-CONTENDERS = pytest.mark.parametrize(("contenders", "times"), [(10, 10), pytest.param(200, 1, marks=pytest.mark.slow)])
-"""Numbers of threads, and how often each one takes the lock."""
-
-WITHOUT_THE_LOCK = ("test_without_the_lock_processes_lose_updates", "test_without_the_lock_threads_lose_updates")
-"""Negative controls without a lock. In the fast suite, one lock per kind of `Cell` runs them."""
-
 
 Tests = TypeVar("Tests", bound="type[LockConformance]")
 
@@ -91,27 +83,6 @@ def only(*names: str) -> Callable[[Tests], Tests]:
     return leave_out
 
 
-def slow(*names: str) -> Callable[[Tests], Tests]:
-    """Return a decorator that marks tests of a subclass as slow. A similar lock runs them in the fast suite."""
-
-    def mark(tests: Tests) -> Tests:
-        for name in names:
-            setattr(tests, name, pytest.mark.slow(_copy(getattr(tests, name))))
-        return tests
-
-    return mark
-
-
-def _copy(test: Callable[..., object]) -> Callable[..., object]:
-    """Copy a test function, because marks are stored in the function, which subclasses share."""
-
-    @wraps(test)
-    def run(*args: Any, **fixtures: Any) -> object:
-        return test(*args, **fixtures)
-
-    return run
-
-
 def fails(*names: str) -> Callable[[Tests], Tests]:
     """Return a decorator that runs only these tests of the suite, and requires that they fail."""
 
@@ -131,6 +102,7 @@ class LockConformance(ABC):
         IMPATIENT: options that give a waiter a short TTL, if it has one.
         PAIRS: number of acquires and releases before the traces are counted; fewer where a pair is slow.
         FAILS: tests that a flawed lock must fail.
+        FLAW: what is patched in a flawed lock: an object, the name of its attribute, and the value.
     """
 
     SHORT: ClassVar[float] = SHORT
@@ -138,6 +110,7 @@ class LockConformance(ABC):
     IMPATIENT: ClassVar[dict[str, Any]] = {}
     PAIRS: ClassVar[int] = 100
     FAILS: ClassVar[frozenset[str]] = frozenset()
+    FLAW: ClassVar[tuple[Any, str, object] | None] = None
 
     @abstractmethod
     def waiters(self, lock: Lock) -> int:
@@ -152,8 +125,10 @@ class LockConformance(ABC):
         """Count, by kind, what the lock leaves on its server and in this process: keys, connections, …"""
 
     @pytest.fixture(autouse=True)
-    def _impatient(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
-        """Shorten the waits of tests that must fail."""
+    def _flawed(self, request: pytest.FixtureRequest, monkeypatch: Patch) -> None:
+        """Put in the flaw, and shorten the waits of tests that must fail."""
+        if self.FLAW is not None:
+            monkeypatch.setattr(*self.FLAW)
         if request.node.originalname in self.FAILS:
             monkeypatch.setattr(sys.modules[__name__], "WAIT_TIMEOUT", 6 * SHORT)
 
@@ -183,7 +158,7 @@ class LockConformance(ABC):
             name for name, tests in CONFORMANCE.items() if isinstance(self, tests)
         }
         # The tests of `across_machines` cut servers off, which the lab's locks do not allow.
-        remote = declared.across_machines and hasattr(recipe, "servers")
+        remote = declared.across_machines and hasattr(recipe, "through")
         assert remote is isinstance(self, AcrossMachinesConformance)
         scripted = getattr(recipe, "RELEASE", b"") == b"EVALSHA"
         assert scripted is isinstance(self, ScriptsConformance)
@@ -208,8 +183,13 @@ class LockConformance(ABC):
         for once in ({"blocking": False}, {"timeout": 0}):
             acquired(second, **once).release()
 
-    def test_a_dropped_lease_is_reported(self, make_lock: MakeLock) -> None:
+    def test_only_a_dropped_lease_is_reported(self, make_lock: MakeLock, recwarn: pytest.WarningsRecorder) -> None:
         lock = make_lock()
+        with lock.hold():
+            assert run_threads(lambda: lock.acquire(blocking=False)) == [None]
+        acquired(lock).release()
+        collect()
+        assert [str(one.message) for one in recwarn if lock.name in str(one.message)] == []
 
         def acquire_and_drop() -> None:
             # A typical mistake: acquire() returns no bool, but a lease that has to be released.
@@ -218,14 +198,6 @@ class LockConformance(ABC):
 
         with pytest.warns(ResourceWarning, match=f"lock '{re.escape(lock.name)}' was dropped without release"):
             acquire_and_drop()
-
-    def test_a_released_lease_is_not_reported(self, make_lock: MakeLock, recwarn: pytest.WarningsRecorder) -> None:
-        lock = make_lock()
-        with lock.hold():
-            assert run_threads(lambda: lock.acquire(blocking=False)) == [None]
-        acquired(lock).release()
-        collect()
-        assert [str(one.message) for one in recwarn if lock.name in str(one.message)] == []
 
     def test_only_the_owner_releases(self, make_lock: MakeLock) -> None:
         lock, other = make_lock(), make_lock()
@@ -291,22 +263,16 @@ class LockConformance(ABC):
 
     # Exclusion
 
-    @CONTENDERS
-    def test_threads_lose_no_update(self, recipe: Recipe, name: str, contenders: int, times: int) -> None:
-        assert self.lost_updates(recipe, name, contenders, times, locked=True) == 0
+    def test_threads_lose_no_update(self, recipe: Recipe, name: str) -> None:
+        assert self.lost_updates(recipe, name, locked=True) == 0
+        wait_for(lambda: self.lost_updates(recipe, name, locked=False) > 0)  # the negative control
 
-    @CONTENDERS
-    def test_without_the_lock_threads_lose_updates(
-        self, recipe: Recipe, name: str, contenders: int, times: int
-    ) -> None:
-        wait_for(lambda: self.lost_updates(recipe, name, contenders, times, locked=False) > 0)
-
-    def lost_updates(self, recipe: Recipe, name: str, contenders: int, times: int, *, locked: bool) -> int:
+    def lost_updates(self, recipe: Recipe, name: str, *, locked: bool) -> int:
         recipe.cell(name).write(0)
-        with self.clients(recipe, contenders) as separate:
+        with self.clients(recipe, 10) as separate:
             locks = [(self.made(one, name), one.cell(name)) for one in separate]
-            run_threads(*[partial(actors.add, lock, cell, times, locked) for lock, cell in locks])
-        return contenders * times - recipe.cell(name).read()
+            run_threads(*[partial(actors.add, lock, cell, 10, locked) for lock, cell in locks])
+        return 100 - recipe.cell(name).read()
 
     # Waiting
 
@@ -362,8 +328,7 @@ class LockConformance(ABC):
                 self.leaves_only(before, lock)
         finally:
             signal.signal(signal.SIGINT, handler)
-        with lock.hold(timeout=0):
-            pass
+        acquired(lock, timeout=0).release()
 
     # Traces
 
@@ -373,8 +338,7 @@ class LockConformance(ABC):
             assert other.acquire(timeout=SHORT) is None  # Open the connections that stay open.
         before = self.all_traces(lock)
         for _ in range(self.PAIRS):
-            with lock.hold(timeout=LONG):  # A busy machine may respond late.
-                pass
+            acquired(lock, timeout=LONG).release()  # A busy machine may respond late.
         self.leaves_only(before, lock)
 
     def test_failed_tries_leave_nothing_behind(self, make_lock: MakeLock) -> None:
@@ -428,41 +392,26 @@ class AcrossProcessesConformance(LockConformance):
     """The lock excludes other processes, and survives the crash of one of them."""
 
     def test_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
-        assert self.lost_by_processes(recipe, name, 4, 25, locked=True) == 0
+        assert self.lost_by_processes(recipe, name, locked=True) == 0
+        wait_for(lambda: self.lost_by_processes(recipe, name, locked=False) > 0)  # the negative control
 
-    def test_without_the_lock_processes_lose_updates(self, recipe: Recipe, name: str) -> None:
-        wait_for(lambda: self.lost_by_processes(recipe, name, 4, 25, locked=False) > 0)
-
-    @pytest.mark.slow
-    def test_25_short_lived_processes_lose_no_update(self, recipe: Recipe, name: str) -> None:
-        assert self.lost_by_processes(recipe, name, 25, 1, locked=True) == 0
-
-    def lost_by_processes(self, recipe: Recipe, name: str, processes: int, times: int, *, locked: bool) -> int:
+    def lost_by_processes(self, recipe: Recipe, name: str, *, locked: bool) -> int:
         recipe.cell(name).write(0)
-        adding = (actors.increment, recipe, name, self.OPTIONS, times, locked)
+        adding = (actors.increment, recipe, name, self.OPTIONS, 25, locked)
         with ExitStack() as stack:
-            pipes = [stack.enter_context(process(*adding))[1] for _ in range(processes)]
-            assert [pipe.recv() for pipe in pipes] == ["ready"] * processes
+            pipes = [stack.enter_context(process(*adding))[1] for _ in range(4)]
+            assert [pipe.recv() for pipe in pipes] == ["ready"] * 4
             for pipe in pipes:
                 pipe.send("go")
-            assert [pipe.recv() for pipe in pipes] == ["done"] * processes
-        return processes * times - recipe.cell(name).read()
+            assert [pipe.recv() for pipe in pipes] == ["done"] * 4
+        return 100 - recipe.cell(name).read()
 
-    @pytest.mark.parametrize("patched", ["late", pytest.param("first", marks=pytest.mark.slow)])
-    def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str, tmp_path: Any, patched: str) -> None:
-        """Each of twenty greenlets has its own lease, in a separate process because gevent patches it."""
+    def test_greenlets_each_own_a_lease(self, recipe: Recipe, name: str) -> None:
+        """The greenlets run in another process, because gevent patches the whole process."""
         recipe.cell(name).write(0)
-        if patched == "late":  # The forked process has imported `locking`.
-            with process(add_in_greenlets, recipe, name, self.OPTIONS) as (child, _):
-                child.join(2 * WAIT_TIMEOUT)
-                assert child.exitcode == 0
-        else:
-            subprocess.run(
-                [sys.executable, "-m", "tests.locking.greenlets"],
-                input=actors.pickled((recipe, name, self.OPTIONS)),
-                check=True,
-                timeout=2 * WAIT_TIMEOUT,
-            )
+        with process(actors.add_in_greenlets, recipe, name, self.OPTIONS) as (child, _):
+            child.join(2 * WAIT_TIMEOUT)
+            assert child.exitcode == 0
         assert recipe.cell(name).read() == 20
 
 
@@ -490,8 +439,7 @@ class AcrossMachinesConformance(LockConformance):
 
     def test_an_unanswered_release_can_be_repeated(self, link: Link, make_lock: MakeLock, name: str) -> None:
         lock = self.made(link.recipe, name)
-        with lock.hold():  # Open connections, and let the servers cache the scripts.
-            pass
+        acquired(lock).release()  # Open connections, and let the servers cache the scripts.
         lease = acquired(lock)
         link.lose_the_answer(link.recipe.RELEASE)
         try:
@@ -505,8 +453,7 @@ class AcrossMachinesConformance(LockConformance):
         wait_for(lambda: link.lost == len(link.proxies))
         assert ours is True
         assert lease.release() is False
-        with make_lock().hold(timeout=WAIT_TIMEOUT):
-            pass
+        acquired(make_lock(), timeout=WAIT_TIMEOUT).release()
 
     def test_it_works_after_a_restart(self, link: Link, name: str) -> None:
         """After a restart, a lease is held or lost as declared, but there are never two holders.
@@ -589,8 +536,7 @@ class ScriptsConformance(LockConformance):
         self.lose_the_scripts()
         assert lease.release() is True
         self.lose_the_scripts()
-        with other.hold(timeout=0):
-            pass
+        acquired(other, timeout=0).release()
 
 
 class SurvivesHolderCrashConformance(LockConformance):
@@ -629,26 +575,16 @@ class SurvivesNodeLossConformance(LockConformance):
         """Return a function that makes locks on several servers. Override it if other tests use one server."""
         return make_lock
 
-    def test_it_is_granted_without_a_minority(self, on_several_servers: MakeLock) -> None:
-        make_lock = on_several_servers
-        lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
-        with self.without_a_minority():
-            for one, another in [(lock, other), (other, lock)]:
-                with one.hold(timeout=WAIT_TIMEOUT) as lease:
-                    assert another.acquire(blocking=False) is None
-                    lease.extend()
-                    assert lease.release() is True
-
-    def test_a_grant_outlives_the_loss_of_a_minority(self, on_several_servers: MakeLock) -> None:
-        make_lock = on_several_servers
-        lock, other = make_lock(**self.NODE_LOSS_OPTIONS), make_lock(**self.NODE_LOSS_OPTIONS)
+    def test_it_is_kept_and_granted_without_a_minority(self, on_several_servers: MakeLock) -> None:
+        lock, other = (on_several_servers(**self.NODE_LOSS_OPTIONS) for _ in range(2))
         lease = acquired(lock)
         with self.without_a_minority():
-            assert other.acquire(blocking=False) is None
-            lease.extend()
-            assert lease.release() is True
-            with other.hold(timeout=WAIT_TIMEOUT):
-                pass
+            for another in (other, lock, other):
+                assert another.acquire(blocking=False) is None
+                lease.extend()
+                assert lease.release() is True
+                lease = acquired(another, timeout=WAIT_TIMEOUT)
+            lease.release()
 
 
 class ForkConformance(LockConformance):
@@ -674,17 +610,6 @@ class ForkConformance(LockConformance):
         assert lease.release() is True
         block.__exit__(None, None, None)
         acquired(other, blocking=False).release()
-
-    def test_a_forked_child_can_lock(self, make_lock: MakeLock) -> None:
-        lock = make_lock()
-        with lock.hold():
-            pass
-
-        def body() -> str:
-            with lock.hold(timeout=WAIT_TIMEOUT) as lease:
-                return "held" if renewing() is lock.capabilities.renews and not lease.lost else "not renewed"
-
-        assert in_fork(body) == "held"
 
 
 class ExpiresConformance(LockConformance):
@@ -885,6 +810,14 @@ class FairConformance(LockConformance):
         with self.behind_another(make_lock, recipe) as (first, release), paused(first.pid):
             release()
 
+    def test_the_death_of_a_waiter_grants_nothing(self, make_lock: MakeLock, recipe: Recipe) -> None:
+        lock = make_lock(**self.IMPATIENT)
+        with self.behind_another(make_lock, recipe) as (first, release):
+            first.kill()
+            # The server has noticed the death, and the second waiter sleeps again.
+            wait_for(lambda: self.in_line(lock) == self.waiters(lock) == 1, timeout=WAIT_TIMEOUT)
+            release()
+
     @contextmanager
     def behind_another(self, make_lock: MakeLock, recipe: Recipe) -> Iterator[tuple[Any, Callable[[], None]]]:
         """Yield a waiting process, and a function that releases the lock and checks that the second waiter gets it."""
@@ -901,6 +834,7 @@ class FairConformance(LockConformance):
             wait_for(lambda: self.in_line(lock) == 2)
 
             def release() -> None:
+                assert not second.done()
                 assert lease.release() is True
                 wait([second], bound)
                 assert second.done(), f"who came after it is not served {bound:.1f} s after the release"
@@ -917,8 +851,7 @@ class ReentrantConformance(LockConformance):
     def test_the_outermost_release_frees_it(self, make_lock: MakeLock) -> None:
         lock = make_lock()
         with lock.hold():
-            with lock.hold(timeout=0):
-                pass
+            acquired(lock, timeout=0).release()
             assert run_threads(lambda: lock.acquire(blocking=False)) == [None]
         assert [lease.release() for lease in run_threads(lambda: lock.acquire(blocking=False))] == [True]
 
@@ -982,6 +915,17 @@ class QuietWaitConformance(LockConformance):
             wait_for(lambda: time.monotonic() > until)
             assert self.asked(lock) - before <= allowed
         thread.join()
+
+
+class LeaseConformance(
+    AcrossMachinesConformance,
+    AcrossProcessesConformance,
+    ExpiresConformance,
+    ForkConformance,
+    RenewsConformance,
+    SurvivesHolderCrashConformance,
+):
+    """What every lock on servers guarantees whose grants expire."""
 
 
 CONFORMANCE: dict[str, type[LockConformance]] = {

@@ -13,7 +13,7 @@ import redis
 from locking.redis import connection
 from locking.renewal import watchdog
 from servers.valkey import Valkey, temporary
-from tests.locking.proxy import Link, linked
+from tests.locking.proxy import Link
 from tests.locking.support import Patch, RedisRecipe, RemoteRecipe, client_of, renewing
 from tests.waiting import wait_for
 
@@ -59,7 +59,7 @@ def client(recipe: RedisRecipe) -> redis.Redis:
 
 @pytest.fixture
 def link(recipe: RemoteRecipe) -> Iterator[Link]:
-    link = linked(recipe)
+    link = Link(recipe)
     yield link
     link.close()
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from locking import Lock
 from locking.etcd import EtcdLock
 from locking.etcd.gateway import EtcdGateway, session_of
 from locking.etcd.watch import DeletionWatch
-from tests.locking.support import Address, FileCell, Patch, run_folder, separate_clients, started
+from tests.locking.support import FileCell, Patch, Proxies, run_folder, separate_clients, started
 
 if TYPE_CHECKING:
     from servers.etcd import Etcd
@@ -64,12 +64,8 @@ class EtcdRecipe:
     def cell(self, name: str) -> FileCell:
         return FileCell(self.folder / quote(name))
 
-    @property
-    def servers(self) -> Sequence[Address]:
-        return [(self.host, self.port)]
-
-    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        host, port = addresses[0]
+    def through(self, proxy: Proxies) -> Self:
+        host, port = proxy((self.host, self.port))
         return replace(self, host=host, port=port)
 
     def close(self) -> None:
@@ -137,6 +133,9 @@ class EtcdTraces:
     def waiters(self, lock: Lock) -> int:
         return self.observer.asleep(lock)
 
+    def in_line(self, lock: Lock) -> int:
+        return self.observer.keys(lock) - 1
+
     def traces(self, lock: Lock) -> dict[str, int]:
         seen = self.observer
         return {
@@ -151,16 +150,8 @@ class EtcdTraces:
 
     def forget(self, lock: Lock) -> None:
         """Drop the history. Fences still grow, because a fence is the revision of the whole store."""
-        seen = self.observer
-        assert seen.keys(lock) == 0
-        gone = seen.revision()
-        seen.ask("kv/put", key="AA==")
-        seen.compact()
-        seen.ask("maintenance/defragment")
-        answer = requests.post(
-            f"{seen.url}/v3/kv/range", data=json.dumps({"key": "AA==", "revision": str(gone)}), timeout=10.0
-        )
-        assert "compacted" in answer.text
+        assert self.observer.keys(lock) == 0
+        self.observer.compact()
 
     clients = staticmethod(separate_clients)
 

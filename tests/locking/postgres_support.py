@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from locking.postgres import AdvisoryLock, InsertLock, RowLock, add_row, create_
 from locking.postgres.session_lock import SessionLock
 from locking.postgres.shared_sessions import SharedSessions, _spare
 from servers.postgres import DATABASE, PORT, USER, Postgres
-from tests.locking.support import Address, FileCell, Patch, acquired, fork_sleeper, run_folder, started
+from tests.locking.support import FileCell, Patch, Proxies, acquired, fork_sleeper, run_folder, started
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 # Allow 25 processes with several sessions each, and log each statement with its application name.
@@ -64,12 +64,8 @@ class PostgresRecipe:
     def RELEASE(self) -> bytes:  # noqa: N802 - as those of other recipes
         return RELEASES[self.kind]
 
-    @property
-    def servers(self) -> Sequence[Address]:
-        return [f"{conninfo_to_dict(self.conninfo)['host']}/.s.PGSQL.{PORT}"]
-
-    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        host, port = addresses[0]
+    def through(self, proxy: Proxies) -> Self:
+        host, port = proxy(f"{conninfo_to_dict(self.conninfo)['host']}/.s.PGSQL.{PORT}")
         return replace(self, conninfo=make_conninfo(self.conninfo, host=host, port=port, sslmode="disable"))
 
     def close(self) -> None:

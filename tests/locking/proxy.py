@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from tests.locking.support import Address, RemoteRecipe
 
@@ -97,12 +95,16 @@ def _end(end: socket.socket) -> None:
     end.close()
 
 
-@dataclass(frozen=True)
 class Link:
     """Locks whose clients reach each server through a proxy."""
 
-    recipe: RemoteRecipe
-    proxies: Sequence[Proxy]
+    def __init__(self, recipe: RemoteRecipe) -> None:
+        self.proxies: list[Proxy] = []
+        self.recipe = recipe.through(self._proxy)
+
+    def _proxy(self, server: Address) -> tuple[str, int]:
+        self.proxies.append(Proxy(server))
+        return self.proxies[-1].host, self.proxies[-1].port
 
     def lose_the_answer(self, request: bytes) -> None:
         """Drop the server's response to the next request that contains `request`, once per proxy."""
@@ -132,9 +134,3 @@ class Link:
         self.recipe.close()
         for proxy in self.proxies:
             proxy.close()
-
-
-def linked(recipe: RemoteRecipe) -> Link:
-    """Return the recipe's locks with a proxy in front of each server."""
-    proxies = [Proxy(server) for server in recipe.servers]
-    return Link(recipe.through([(proxy.host, proxy.port) for proxy in proxies]), proxies)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -16,7 +16,7 @@ from redis.retry import Retry
 from locking import Lease
 from locking.redis.nodes import node_of
 from locking.redis.redlock import Redlock
-from tests.locking.support import Address, RedisCell, client_of, paused, socket_of
+from tests.locking.support import Proxies, RedisCell, client_of, paused, socket_of
 
 if TYPE_CHECKING:
     from servers.valkey import Valkey  # Used for type hints only: many short-lived processes import this file.
@@ -57,12 +57,8 @@ class RedlockRecipe:
     def cell(self, name: str) -> RedisCell:
         return RedisCell(self.clients[0], f"cell:{name}")
 
-    @property
-    def servers(self) -> Sequence[Address]:
-        return [socket_of(url) for url in self.urls]
-
-    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        return replace(self, urls=tuple("redis://{}:{}".format(*address) for address in addresses))
+    def through(self, proxy: Proxies) -> Self:
+        return replace(self, urls=tuple("redis://{}:{}".format(*proxy(socket_of(url))) for url in self.urls))
 
     def close(self) -> None:
         for client in self.clients:

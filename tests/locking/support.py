@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 Address = str | tuple[str, int]
 """Where a server listens: the path of a Unix socket, or a host and a port."""
 
+Proxies = Callable[[Address], tuple[str, int]]
+"""Starts a proxy of a server, and returns the host and the port of the proxy."""
 
 MakeLock = Callable[..., Any]
 Patch = pytest.MonkeyPatch
@@ -114,33 +116,23 @@ class Clock:
         return self.now
 
 
-class Cell(Protocol):
-    """A number that is read and written in separate steps, so only a lock makes updates safe."""
-
-    def read(self) -> int: ...
-
-    def write(self, value: int) -> None: ...
-
-
 class Recipe(Protocol):
     """Makes locks. Locks of the same name exclude each other. A recipe can be pickled for another process."""
 
     def __call__(self, name: str, **options: Any) -> Lock: ...
 
-    def cell(self, name: str) -> Cell: ...
+    def cell(self, name: str) -> Any:
+        """Return a number that is read and written in separate steps, so only a lock makes updates safe."""
 
 
 class RemoteRecipe(Recipe, Protocol):
-    """Makes locks on servers whose addresses a test can replace, and names the bytes of a release request."""
+    """Makes locks on servers that a test can hide behind proxies, and names the bytes of a release request."""
 
     RELEASE: ClassVar[bytes]
     """Bytes in the last request of a release. Before it, a holder sends them only to extend its lease."""
 
-    @property
-    def servers(self) -> Sequence[Address]: ...
-
-    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        """Return the same recipe with other addresses for its servers."""
+    def through(self, proxy: Proxies) -> Self:
+        """Return the same recipe with a proxy in front of each server."""
 
     def close(self) -> None:
         """Close the clients."""
@@ -180,29 +172,26 @@ def client_of(url: str, pid: int, own: int = 0) -> redis.Redis:
 
 @dataclass(frozen=True)
 class RedisRecipe:
-    """Makes `RedisLock`s on the server at `url`, with client object number `own` of this process."""
+    """Makes locks of one kind on the server at `url`, with client object number `own` of this process."""
 
     RELEASE: ClassVar[bytes] = b"EVALSHA"
 
     url: str
     own: int = 0
+    kind: type[Lock] = RedisLock
 
     @property
     def client(self) -> redis.Redis:
         return client_of(self.url, os.getpid(), self.own)
 
-    def __call__(self, name: str, **options: Any) -> RedisLock:
-        return RedisLock(self.client, name, **options)
+    def __call__(self, name: str, **options: Any) -> Any:
+        return self.kind(self.client, name, **options)
 
     def cell(self, name: str) -> RedisCell:
         return RedisCell(self.client, f"cell:{name}")
 
-    @property
-    def servers(self) -> Sequence[Address]:
-        return [socket_of(self.url)]
-
-    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        return replace(self, url="redis://{}:{}".format(*addresses[0]))
+    def through(self, proxy: Proxies) -> Self:
+        return replace(self, url="redis://{}:{}".format(*proxy(socket_of(self.url))))
 
     def close(self) -> None:
         self.client.close()
@@ -229,12 +218,8 @@ class ReentrantRecipe:
     def RELEASE(self) -> bytes:  # noqa: N802 - that of the lock within
         return bytes(self.inner.RELEASE)
 
-    @property
-    def servers(self) -> Sequence[Address]:
-        return list(self.inner.servers)
-
-    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        return replace(self, inner=self.inner.through(addresses))
+    def through(self, proxy: Proxies) -> Self:
+        return replace(self, inner=self.inner.through(proxy))
 
     def close(self) -> None:
         self.inner.close()
@@ -308,26 +293,14 @@ def in_fork(body: Callable[[], str]) -> str:
 
 def run_threads(*bodies: Callable[[], Any]) -> list[Any]:
     """Run each body in its own thread, and return the results. Raise the exception of any body."""
-    results: list[Any] = [None] * len(bodies)
-    errors: list[BaseException] = []
     start = threading.Barrier(len(bodies))
 
-    def run(index: int) -> None:
-        try:
-            start.wait(WAIT_TIMEOUT)
-            results[index] = bodies[index]()
-        except BaseException as error:
-            errors.append(error)
+    def run(body: Callable[[], Any]) -> Any:
+        start.wait(WAIT_TIMEOUT)
+        return body()
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(bodies))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(3 * WAIT_TIMEOUT)
-        assert not thread.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
-    return results
+    with ThreadPoolExecutor(len(bodies)) as threads:
+        return list(threads.map(run, bodies, timeout=3 * WAIT_TIMEOUT))
 
 
 @contextmanager

@@ -148,9 +148,36 @@ def test_a_timeout_may_be_without_limit() -> None:
         pass
 
 
+CLIENTS = [redis.asyncio.Redis(), valkey.Valkey(), None, "redis://localhost", UNREACHED.connection_pool]
+PIPELINES = [UNREACHED.pipeline(), ClusterPipeline.__new__(ClusterPipeline)]
+"""Subclasses of the client that only collect commands."""
+
+WITH_A_CLIENT: list[Callable[[Any], object]] = [
+    lambda client: RedisLock(client, "a"),
+    lambda client: Redlock([client], "a"),
+    held,
+    lambda client: force_release(client, "a", by="a test"),
+    lambda client: EtcdLock(client, "a"),
+    lambda client: ZooKeeperLock(client, "a"),
+]
+WITH_CONNINFO: list[Callable[[Any], object]] = [
+    lambda conninfo: AdvisoryLock(conninfo, "a"),
+    lambda conninfo: RowLock(conninfo, "a"),
+    lambda conninfo: InsertLock(conninfo, "a"),
+    create_lock_tables,
+    lambda conninfo: add_row(conninfo, "a"),
+]
+NO_CONNINFO = ["nonsense", "port=1\0 host=elsewhere", "host=\ud800"]
+"""Text that is no connection string. libpq would read it up to a zero byte and connect elsewhere."""
+
+
 @pytest.mark.parametrize(
     ("use", "wrong", "error", "message"),
     [
+        *[(use, CLIENTS, TypeError, "the client of this lock must be a") for use in WITH_A_CLIENT],
+        *[(use, PIPELINES, TypeError, r"not a redis\..*Pipeline") for use in WITH_A_CLIENT],
+        *[(use, [None, b"", 5432], TypeError, "conninfo must be a libpq connection string") for use in WITH_CONNINFO],
+        *[(use, NO_CONNINFO, ValueError, "conninfo is not a libpq connection string") for use in WITH_CONNINFO],
         (lambda name: force_release(UNREACHED, name, by="me"), [None, b"a"], TypeError, "the name of a lock must be a"),
         (lambda name: force_release(UNREACHED, name, by="me"), [""], ValueError, "must not be empty"),
         (lambda name: force_release(UNREACHED, name, by="me"), ["\ud800", "a}b"], ValueError, "surrogates|braces"),
@@ -180,47 +207,3 @@ def test_what_takes_other_arguments_refuses(
     for value in wrong:
         with pytest.raises(error, match=message):
             use(value)
-
-
-CLIENTS = [redis.asyncio.Redis(), valkey.Valkey(), None, "redis://localhost", UNREACHED.connection_pool]
-PIPELINES = [UNREACHED.pipeline(), ClusterPipeline.__new__(ClusterPipeline)]
-"""Subclasses of the client that only collect commands."""
-
-USES_OF_A_CLIENT: dict[str, Callable[[Any], object]] = {
-    "RedisLock": lambda client: RedisLock(client, "a"),
-    "Redlock": lambda client: Redlock([client], "a"),
-    "held": held,
-    "force_release": lambda client: force_release(client, "a", by="a test"),
-    "EtcdLock": lambda client: EtcdLock(client, "a"),
-    "ZooKeeperLock": lambda client: ZooKeeperLock(client, "a"),
-}
-
-
-@pytest.mark.parametrize("use", USES_OF_A_CLIENT.values(), ids=USES_OF_A_CLIENT)
-def test_a_client_is_one_that_the_lock_can_use(use: Callable[[Any], object]) -> None:
-    for client in CLIENTS:
-        with pytest.raises(TypeError, match="the client of this lock must be a"):
-            use(client)
-    for pipeline in PIPELINES:
-        with pytest.raises(TypeError, match=r"not a redis\..*Pipeline"):
-            use(pipeline)
-
-
-USES_OF_A_CONNINFO: dict[str, Callable[[Any], object]] = {
-    "AdvisoryLock": lambda conninfo: AdvisoryLock(conninfo, "a"),
-    "RowLock": lambda conninfo: RowLock(conninfo, "a"),
-    "InsertLock": lambda conninfo: InsertLock(conninfo, "a"),
-    "create_lock_tables": create_lock_tables,
-    "add_row": lambda conninfo: add_row(conninfo, "a"),
-}
-
-
-@pytest.mark.parametrize("use", USES_OF_A_CONNINFO.values(), ids=USES_OF_A_CONNINFO)
-def test_a_server_is_named_by_a_connection_string(use: Callable[[Any], object]) -> None:
-    """Text that is no connection string is refused, because libpq reads it up to a zero byte and connects elsewhere."""
-    for conninfo in (None, b"", 5432):
-        with pytest.raises(TypeError, match="conninfo must be a libpq connection string"):
-            use(conninfo)
-    for text in ("nonsense", "port=1\0 host=elsewhere", "host=\ud800"):
-        with pytest.raises(ValueError, match="conninfo is not a libpq connection string"):
-            use(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
@@ -16,6 +16,7 @@ import redis
 
 from locking import Lease, LockUnavailable, RedisLock
 from locking.redis import connection, renewal
+from locking.redis.renewal import RenewalConnection
 from locking.redis.waiting import Waiter
 from tests.locking import test_redis
 from tests.locking.conformance import SHORT, fails
@@ -26,22 +27,12 @@ PAIRS_LEAK = "test_it_leaves_nothing_behind"
 RESTARTED = "test_it_works_after_a_restart"
 
 
-@dataclass(frozen=True)
-class FaultyRecipe(RedisRecipe):
-    """Makes locks of the given flawed class."""
-
-    kind: type[RedisLock] = RedisLock
-
-    def __call__(self, name: str, **options: Any) -> RedisLock:
-        return self.kind(self.client, name, **options)
-
-
 class Faulty(test_redis.TestRedisLock):
     KIND: ClassVar[type[RedisLock]] = RedisLock
 
     @pytest.fixture
     def recipe(self, recipe: RedisRecipe) -> RedisRecipe:
-        return FaultyRecipe(recipe.url, kind=self.KIND)
+        return replace(recipe, kind=self.KIND)
 
 
 @fails(PAIRS_LEAK, "test_a_release_without_waiters_writes_once")
@@ -99,9 +90,7 @@ class TestLastsTooLong(Faulty):
 class TestForgetsThatItHasAsked(Faulty):
     """Flawed: after a release without a response, the next release says that the lock was not held."""
 
-    @pytest.fixture(autouse=True)
-    def _forgets(self, monkeypatch: Patch) -> None:
-        monkeypatch.setattr(Lease, "_unanswered", property(lambda lease: False, lambda lease, value: None))
+    FLAW = (Lease, "_unanswered", property(lambda lease: False, lambda lease, value: None))
 
 
 @fails("test_a_lost_lease_cannot_be_released")
@@ -115,10 +104,8 @@ class TestReleasesWhatAnotherHolds(Faulty):
 class TestWaitsForRenewal(Faulty):
     """Flawed: the watchdog waits ten seconds for each renewal."""
 
-    @pytest.fixture(autouse=True)
-    def _waits(self, monkeypatch: Patch) -> None:
-        run = renewal.RenewalConnection.run
-        monkeypatch.setattr(renewal.RenewalConnection, "run", lambda line, calls, seconds: run(line, calls, 20 * SHORT))
+    run = RenewalConnection.run
+    FLAW = (RenewalConnection, "run", lambda line, calls, _, run=run: run(line, calls, 20 * SHORT))
 
 
 @fails("test_a_release_before_the_sleep_is_not_missed")
@@ -132,10 +119,8 @@ class TestWakesNobody(Faulty):
 class TestPolls(Faulty):
     """Flawed: a waiter queries the lock at least twenty times a second."""
 
-    @pytest.fixture(autouse=True)
-    def _polls(self, monkeypatch: Patch) -> None:
-        wait = Waiter.wait
-        monkeypatch.setattr(Waiter, "wait", lambda waiter, seconds, left: wait(waiter, min(seconds, 0.05), left))
+    wait = Waiter.wait
+    FLAW = (Waiter, "wait", lambda waiter, seconds, left, wait=wait: wait(waiter, min(seconds, 0.05), left))
 
 
 @fails(RESTARTED)
@@ -168,10 +153,7 @@ class TestRenewsOverItsFirstConnection(Faulty):
 @fails("test_it_works_after_the_scripts_were_lost")
 class TestBelievesThatItsScriptsAreKept(Faulty):
     FAILS_WITH = LockUnavailable
-
-    @pytest.fixture(autouse=True)
-    def _believes(self, monkeypatch: Patch) -> None:
-        monkeypatch.setattr(connection, "NoScriptError", type("NeverRaised", (Exception,), {}))
+    FLAW = (connection, "NoScriptError", type("NeverRaised", (Exception,), {}))
 
 
 @fails(DECLARED)

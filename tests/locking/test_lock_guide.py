@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+import re
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ from lab.site.choice.silence import silence_of
 from locking import Lock, RedisLock, ReentrantLock
 from servers import Servers
 from servers.valkey import Valkey
-from tests.locking.etcd_support import running_etcd
+from tests import lock_servers
 from tests.locking.postgres_support import conninfo_of
 from tests.locking.support import Patch
-from tests.locking.zookeeper_support import running_zookeeper
 
 
 def shipped() -> set[type[Lock]]:
@@ -71,50 +70,29 @@ def test_it_says_how_long_a_dead_holder_keeps_each_lock() -> None:
     )
 
 
-@pytest.fixture(scope="module")
-def addresses(
-    servers: Servers, valkey: Valkey, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[type[Lock]], Mapping[str, str]]]:
-    """Return a function that maps the addresses in a lock's sample to those of running servers."""
-    with ExitStack() as running:
-
-        def of(lock: type[Lock]) -> Mapping[str, str]:
-            match lock.__name__:
-                case "ThreadLock" | "ReentrantLock":
-                    return {}
-                case "ProcessLock":
-                    return {"/var/lib/shop/locks": str(tmp_path_factory.mktemp("locks"))}
-                case "RedisLock":
-                    return {"redis://localhost:6379/0": valkey.url}
-                case "Redlock":
-                    return {f"redis://redis-{db}:6379/0": f"{valkey.url}?db={db}" for db in (1, 2, 3)}
-                case "ZooKeeperLock":
-                    zookeeper = running.enter_context(running_zookeeper())
-                    return {"zookeeper-1:2181,zookeeper-2:2181,zookeeper-3:2181": zookeeper.hosts}
-                case "EtcdLock":
-                    etcd = running.enter_context(running_etcd())
-                    return {'"localhost", 2379': f'"{etcd.host}", {etcd.port}'}
-                case _:
-                    return {"postgresql://shop@localhost/shop": conninfo_of(servers.postgres)}
-
-        yield of
-
-
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.lock.__name__)
 def test_the_lines_that_make_a_lock_make_one(
-    entry: GuideEntry, addresses: Callable[[type[Lock]], Mapping[str, str]]
+    entry: GuideEntry, servers: Servers, valkey: Valkey, tmp_path: Path
 ) -> None:
+    running: dict[str, AbstractContextManager[str]] = {
+        "/var/lib/shop/locks": nullcontext(str(tmp_path)),
+        "redis://localhost:6379/0": nullcontext(valkey.url),
+        **{f"redis://redis-{db}:6379/0": nullcontext(f"{valkey.url}?db={db}") for db in (1, 2, 3)},
+        "zookeeper-1:2181,zookeeper-2:2181,zookeeper-3:2181": lock_servers.zookeeper(),
+        '"localhost", 2379': lock_servers.etcd(),
+        "postgresql://shop@localhost/shop": nullcontext(conninfo_of(servers.postgres)),
+    }
     made: dict[str, Any] = {}
     lines = entry.example
-    for written, running in addresses(entry.lock).items():
-        assert written in lines
-        lines = lines.replace(written, running)
-    try:
+    with ExitStack() as stack:
+        for written, address in running.items():
+            if written in lines:
+                url = stack.enter_context(address)
+                lines = lines.replace(written, re.sub(r"http://(.*):(\d+)", r'"\1", \2', url))
         exec(lines, made)  # noqa: S102
+        if isinstance(made.get("client"), KazooClient):
+            stack.callback(made["client"].close)
+            stack.callback(made["client"].stop)
         assert type(made["lock"]) is entry.lock
         with made["lock"].hold(timeout=10) as lease:
             lease.check()
-    finally:
-        if isinstance(made.get("client"), KazooClient):
-            made["client"].stop()
-            made["client"].close()

@@ -32,11 +32,9 @@ from locking.postgres import (
 from locking.postgres.insert import InsertRenewer
 from locking.postgres.names import advisory_key
 from locking.postgres.session import PostgresSession
-from locking.postgres.settings import parameters
 from servers.postgres import Postgres, connect
-from tests.locking import actors
 from tests.locking import conformance as suite
-from tests.locking.conformance import BUSY, LONG, RENEWED, SHORT, WITHOUT_THE_LOCK, fails, only, slow
+from tests.locking.conformance import LONG, RENEWED, SHORT, fails, only, without
 from tests.locking.postgres_support import (
     InsertWaits,
     PostgresRecipe,
@@ -48,20 +46,7 @@ from tests.locking.postgres_support import (
     separate,
 )
 from tests.locking.proxy import Link
-from tests.locking.reentrant_support import OfTheLockWithin, a_tenth
-from tests.locking.support import (
-    Log,
-    Patch,
-    Pool,
-    ReentrantRecipe,
-    acquired,
-    collect,
-    in_fork,
-    paused,
-    process,
-    renew,
-    run_threads,
-)
+from tests.locking.support import Log, Patch, Pool, acquired, collect, in_fork, process, renew, run_threads
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 Admin = psycopg.Connection[Any]
@@ -131,7 +116,7 @@ class OnPostgres(PostgresTraces):
         admin.execute(f"ALTER DATABASE {server.database} RESET ALL")
 
 
-@slow(*WITHOUT_THE_LOCK)
+@without("test_the_death_of_a_waiter_grants_nothing")  # The server notices the death when it grants the lock.
 class TestAdvisoryLock(
     SessionWaits,
     OnPostgres,
@@ -147,7 +132,7 @@ class TestAdvisoryLock(
     RELEASE_WRITES = 0
 
 
-@slow(*WITHOUT_THE_LOCK, "test_greenlets_each_own_a_lease")
+@without("test_greenlets_each_own_a_lease")  # Its sessions are those of an AdvisoryLock.
 class TestRowLock(
     SessionWaits,
     OnPostgres,
@@ -164,19 +149,13 @@ class TestRowLock(
         self.admin.execute("UPDATE lock_row SET fence = 0 WHERE name = %s", [lock.name])
 
 
-@slow(*WITHOUT_THE_LOCK, "test_greenlets_each_own_a_lease")
 class TestInsertLock(
     InsertWaits,
     OnPostgres,
-    suite.AcrossMachinesConformance,
-    suite.AcrossProcessesConformance,
-    suite.ExpiresConformance,
+    suite.LeaseConformance,
     suite.FairConformance,
     suite.FencedConformance,
-    suite.ForkConformance,
     suite.QuietWaitConformance,
-    suite.RenewsConformance,
-    suite.SurvivesHolderCrashConformance,
 ):
     KIND = InsertLock
     OPTIONS = {"ttl": LONG}
@@ -201,22 +180,16 @@ class TestAdvisoryLockThatKeepsItsConnections(TestAdvisoryLock):
 
 @fails("test_a_release_before_the_sleep_is_not_missed")
 class TestInsertLockThatDoesNotListen(TestInsertLock):
-    @pytest.fixture(autouse=True)
-    def _is_deaf(self, monkeypatch: Patch) -> None:
-        ask = PostgresSession.ask
+    def deaf(self: Any, statement: str, *values: str, ask: Any = PostgresSession.ask, **options: Any) -> Any:
+        return [] if statement.startswith("LISTEN") else ask(self, statement, *values, **options)
 
-        def deaf(self: PostgresSession, statement: str, *values: str, **options: Any) -> list[str | None]:
-            return [] if statement.startswith("LISTEN") else ask(self, statement, *values, **options)
-
-        monkeypatch.setattr(PostgresSession, "ask", deaf)
+    FLAW = (PostgresSession, "ask", deaf)
 
 
 @fails("test_an_idle_waiter_is_quiet")
 class TestInsertLockThatPolls(TestInsertLock):
-    @pytest.fixture(autouse=True)
-    def _polls(self, monkeypatch: Patch) -> None:
-        sleep = PostgresSession.sleep
-        monkeypatch.setattr(PostgresSession, "sleep", lambda self, seconds: sleep(self, min(seconds, 0.05)))
+    sleep = PostgresSession.sleep
+    FLAW = (PostgresSession, "sleep", lambda self, seconds, sleep=sleep: sleep(self, min(seconds, 0.05)))
 
 
 @dataclass(frozen=True)
@@ -236,29 +209,6 @@ class TestInsertLockWhoseTurnEndsWithItsConnection(TestInsertLock):
     def recipe(self, conninfo: str, tmp_path: Path, monkeypatch: Patch) -> PostgresRecipe:
         monkeypatch.setattr(insert, "PAUSE_IN_TTLS", 1000)
         return PatientRecipe(self.KIND, conninfo, tmp_path)
-
-
-class ReentrantOnPostgres(OfTheLockWithin):
-    KIND: Any
-
-    @pytest.fixture
-    def recipe(self, conninfo: str, tmp_path: Path) -> ReentrantRecipe:
-        return ReentrantRecipe(PostgresRecipe(self.KIND, conninfo, tmp_path))
-
-
-@pytest.mark.slow
-@a_tenth
-class TestReentrantAdvisoryLock(ReentrantOnPostgres, TestAdvisoryLock): ...
-
-
-@pytest.mark.slow
-@a_tenth
-class TestReentrantRowLock(ReentrantOnPostgres, TestRowLock): ...
-
-
-@pytest.mark.slow
-@a_tenth
-class TestReentrantInsertLock(ReentrantOnPostgres, TestInsertLock): ...
 
 
 @pytest.fixture(params=[AdvisoryLock, RowLock, InsertLock])
@@ -296,20 +246,6 @@ class TestLostConnection(OnPostgres):
         assert lease.release() is False
         assert told == [lease]
         turn(session_recipe("cut"))
-
-    @pytest.mark.parametrize("looks", [True, False])
-    def test_check_sees_it_without_a_watchdog(
-        self, session_recipe: PostgresRecipe, monkeypatch: Patch, looks: bool
-    ) -> None:
-        lease = held(session_recipe("cut"))
-        if not looks:
-            monkeypatch.setattr(PostgresSession, "ended", False)
-        self.terminate("cut")
-        wait_for(lambda: lease.lost if looks else self.connections("cut") == 0)
-        with pytest.raises(LeaseLost) if looks else nullcontext():
-            lease.check()
-        monkeypatch.undo()
-        assert lease.release() is False
 
     def test_what_does_not_end_a_session_does_not_lose_the_lease(
         self, session_recipe: PostgresRecipe, default: Default
@@ -366,18 +302,6 @@ class TestServerGone:
         finally:
             server.start()
         assert lease.release() is survives
-
-    def test_a_renewal_ends_in_time(self, server: Postgres) -> None:
-        lease = held(InsertLock(conninfo_of(server), "hangs", ttl=LONG))
-        renewer = InsertRenewer(conninfo_of(server))
-        with paused(server.child.pid):
-            began = time.monotonic()
-            assert renewer.renew([lease], 0.3) == [None]
-            assert time.monotonic() - began < 0.3 + BUSY
-            with pytest.raises(LockUnavailable, match="no answer in time"):
-                PostgresSession(parameters(conninfo_of(server)), "hangs", answer_timeout=0.1)
-        wait_for(lambda: renewer.renew([lease], 5.0) == [True])
-        renewer.close()
 
 
 class TestServersTimeouts(OnPostgres):
@@ -761,20 +685,6 @@ class TestInsert(OnPostgres):
             assert acquired(free, blocking=False).release() is True
         waiting.result(WAIT_TIMEOUT)
 
-    def test_a_waiter_stopped_too_long_queues_again(self, recipe: PostgresRecipe) -> None:
-        lock = recipe("stopped", ttl=LONG)
-        lease = held(lock)
-        with process(actors.wait_and_hold, recipe, lock.name, {"ttl": SHORT}) as (waiter, pipe):
-            pipe.recv()
-            wait_for(lambda: self.waiters(lock) == 1)
-            with paused(waiter.pid):
-                wait_for(lambda: self.connections(lock.name) == 0, "the server to end its session")
-            wait_for(lambda: self.waiters(lock) == 1)
-            assert lease.release() is True
-            assert pipe.recv() > lease.fence
-            pipe.send("release")
-            assert pipe.recv() is True
-
     def test_an_unanswered_grant_is_given_back(self, link: Link) -> None:
         link.lose_the_answer(b"INSERT INTO lock_grant")
         with pytest.raises(LockUnavailable, match="did not answer"):
@@ -819,8 +729,7 @@ class TestInsert(OnPostgres):
         monkeypatch.setattr(PostgresSession, "sleep", stand_still)
         assert lock.acquire(timeout=1.5 * SHORT) is None
         # A grant with the short TTL may come too late on a busy machine.
-        with recipe("in vain", ttl=LONG).hold(timeout=0):
-            pass
+        acquired(recipe("in vain", ttl=LONG), timeout=0).release()
 
     def test_leases_are_renewed_together(self, recipe: PostgresRecipe) -> None:
         leases = [held(recipe(f"batch {place}", ttl=LONG)) for place in range(3)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 import time
@@ -292,30 +291,6 @@ class TestSharedSessions(PostgresTraces):
                 monkeypatch.undo()
                 assert spare.ended
                 assert lease.release() is True
-
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_an_interrupted_thread_leaves_its_place(self, kind: Any, threads: Pool) -> None:
-        lock, main = self.made(kind, "interrupted"), threading.get_ident()
-
-        def interrupt() -> None:
-            with connect(self.postgres.folder, database=self.postgres.database) as other:
-                self.admin, mine = other, self.admin
-                self.lined_up(lock, 2)
-                self.admin = mine
-            signal.pthread_kill(main, signal.SIGINT)
-
-        handler = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            with lock.hold():
-                (first,) = self.queue_up(lock, threads, 1)
-                interrupting = threads.submit(interrupt)
-                with pytest.raises(KeyboardInterrupt):
-                    lock.acquire(timeout=WAIT_TIMEOUT)
-                interrupting.result(WAIT_TIMEOUT)
-                self.lined_up(lock, 1)
-        finally:
-            signal.signal(signal.SIGINT, handler)
-        assert first.result(WAIT_TIMEOUT).release() is True
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_an_interrupt_on_the_way_out_gives_the_grant_back(self, kind: Any, monkeypatch: Patch) -> None:

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from django.db import connection
 
 from inventory import stock
 from inventory.models import StockItem
 from inventory.strategies.locked import CLAIM
+from inventory.strategies.locks import conninfo
 from locking import Lease, LockUnavailable
 from servers import ServerError
 from tests.locking import actors
@@ -62,8 +62,7 @@ def test_a_minority_grants_nothing_and_its_holder_is_told_first(
     minority, majority = quorum.recipe(old), quorum.recipe(one, other)
     told: list[float] = []
     lock = minority("stock", ttl=SHORTEST, on_lost=lambda lease: told.append(time.monotonic()))
-    with minority("another", ttl=SHORTEST).hold():  # Locks are granted while the network is whole.
-        pass
+    acquired(minority("another", ttl=SHORTEST)).release()  # Locks are granted while the network is whole.
     lease = acquired(lock)
     cut = time.monotonic()
     quorum.cluster.isolate(old)
@@ -123,12 +122,8 @@ def test_two_losses_at_once_make_zookeeper_forget_and_etcd_refuse(quorum: Quorum
 @pytest.mark.parametrize(("statement", "written"), [(CLAIM, 0), (UNGUARDED, 1)], ids=["guarded", "unguarded"])
 def test_the_fence_and_not_the_quorum_stops_a_paused_holder(quorum: Quorum, statement: str, written: int) -> None:
     stock.deliver("a", 10)
-    server = connection.settings_dict
-    conninfo = psycopg.conninfo.make_conninfo(
-        host=server["HOST"], port=server["PORT"], user=server["USER"], dbname=server["NAME"]
-    )
     recipe = quorum.recipe(*quorum.followers())
-    arguments = (recipe, "stock:a", {"ttl": SHORTEST}, conninfo, statement)
+    arguments = (recipe, "stock:a", {"ttl": SHORTEST}, conninfo(), statement)
     with process(actors.write_with_its_fence, *arguments) as (holder, pipe):
         fence = pipe.recv()
         with paused(holder.pid):

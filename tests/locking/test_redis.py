@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import redis
@@ -16,27 +15,14 @@ from tests.locking.conformance import LONG, RENEWED, SHORT
 from tests.locking.support import RedisRecipe, RedisTraces
 
 
-class OnRedis(
-    RedisTraces,
-    suite.AcrossMachinesConformance,
-    suite.AcrossProcessesConformance,
-    suite.ExpiresConformance,
-    suite.ForkConformance,
-    suite.RenewsConformance,
-    suite.ScriptsConformance,
-    suite.SurvivesHolderCrashConformance,
-):
+class OnRedis(RedisTraces, suite.LeaseConformance, suite.ScriptsConformance):
     """What RedisLock and Redisson's protocol both guarantee."""
 
     OPTIONS = {"ttl": LONG}
 
     @pytest.fixture(autouse=True)
-    def _client(self, client: redis.Redis) -> None:
-        self.client = client
-
-    @pytest.fixture(autouse=True)
-    def _server(self, valkey: Valkey) -> None:
-        self.valkey = valkey
+    def _server(self, valkey: Valkey, client: redis.Redis) -> None:
+        self.valkey, self.client = valkey, client
 
     def restart(self) -> None:
         self.valkey.child.kill()
@@ -46,14 +32,6 @@ class OnRedis(
 class TestRedisLock(OnRedis, suite.FairConformance, suite.FencedConformance, suite.QuietWaitConformance):
     CRASH_OPTIONS = {"ttl": RENEWED}
     IMPATIENT = {"ttl": 2 * SHORT}
-
-
-@dataclass(frozen=True)
-class RedissonRecipe(RedisRecipe):
-    """Makes locks that use Redisson's protocol."""
-
-    def __call__(self, name: str, **options: Any) -> Lock:  # type: ignore[override]
-        return RedissonRecipeLock(self.client, name, **options)
 
 
 @pytest.mark.slow
@@ -70,8 +48,8 @@ class TestRedissonRecipeLock(OnRedis, suite.ReentrantConformance):
     )
 
     @pytest.fixture
-    def recipe(self, recipe: RedisRecipe) -> RedissonRecipe:
-        return RedissonRecipe(recipe.url)
+    def recipe(self, recipe: RedisRecipe) -> RedisRecipe:
+        return replace(recipe, kind=RedissonRecipeLock)
 
     def waiters(self, lock: Lock) -> int:
         ((_, subscribed),) = self.client.pubsub_numsub(f"redisson:{lock.name}")

@@ -8,9 +8,9 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from locking import Lease, LeaseLost, Lock, NotOwner, RedisLock, reentrant
 from locking.local import ThreadLock
 from locking.reentrant import ReentrantLock
 from tests.locking import test_local, test_redis
-from tests.locking.conformance import LONG, slow
-from tests.locking.reentrant_support import OfTheLockWithin, a_tenth, of_the_lock_within
+from tests.locking.conformance import LONG, ReentrantConformance
 from tests.locking.support import (
     Clock,
     Log,
@@ -34,35 +33,40 @@ from tests.locking.support import (
     acquired,
     collect,
     run_threads,
+    separate_clients,
 )
-from tests.locking.test_local import ProcessRecipe, ThreadRecipe, in_line
+from tests.locking.test_local import ThreadRecipe, in_line
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
-@slow(*of_the_lock_within(test_redis.TestRedisLock))
-class TestReentrantRedisLock(OfTheLockWithin, test_redis.TestRedisLock):
+class Reentrant(ReentrantConformance):
+    def traces(self, lock: Any) -> dict[str, int]:
+        return {**super().traces(lock), "grants": len(lock._grants)}
+
+
+@pytest.mark.slow
+class TestReentrantRedisLock(Reentrant, test_redis.TestRedisLock):
     @pytest.fixture
     def recipe(self, recipe: RedisRecipe) -> ReentrantRecipe:
         return ReentrantRecipe(recipe)
 
-    @pytest.fixture(autouse=True)
-    def _client(self, recipe: ReentrantRecipe) -> None:
-        self.client = recipe.inner.client
+    @pytest.fixture
+    def client(self, recipe: ReentrantRecipe) -> redis.Redis:
+        return recipe.inner.client
+
+    @contextmanager
+    def clients(self, recipe: ReentrantRecipe, count: int) -> Iterator[list[ReentrantRecipe]]:
+        with separate_clients(recipe.inner, count) as separate:
+            yield [ReentrantRecipe(one) for one in separate]
 
 
-@slow(*of_the_lock_within(test_local.TestThreadLock))
-class TestReentrantThreadLock(OfTheLockWithin, test_local.TestThreadLock):
+class TestReentrantThreadLock(Reentrant, test_local.TestThreadLock):
     @pytest.fixture
     def recipe(self, tmp_path: Path) -> ReentrantRecipe:
         return ReentrantRecipe(ThreadRecipe(tmp_path))
 
-
-@pytest.mark.slow
-@a_tenth
-class TestReentrantProcessLock(OfTheLockWithin, test_local.TestProcessLock):
-    @pytest.fixture
-    def recipe(self, tmp_path: Path) -> ReentrantRecipe:
-        return ReentrantRecipe(ProcessRecipe(tmp_path))
+    def woken_in_vain(self, lock: Any) -> AbstractContextManager[Callable[[], object]]:
+        return super().woken_in_vain(lock._lock)
 
 
 @pytest.fixture
@@ -99,18 +103,6 @@ def test_without_the_count_an_inner_release_frees_it(lock: ReentrantLock, monkey
     with lock.hold():
         held(lock).release()
         assert free_for_others(lock)
-
-
-def test_a_thousand_nested_pairs_leave_no_state(lock: ReentrantLock) -> None:
-    with lock.hold():
-        with ExitStack() as stack:
-            for _ in range(1000):
-                stack.enter_context(lock.hold(timeout=0))
-            assert len(lock._grants) == 1
-            assert not free_for_others(lock)
-        assert not free_for_others(lock)
-    assert len(lock._grants) == 0
-    assert in_line(lock.name) == 0
 
 
 def test_wrong_arguments_are_wrong_for_the_holder_too(lock: ReentrantLock) -> None:
@@ -181,19 +173,6 @@ def test_a_lost_grant_is_not_entered_again(client: redis.Redis, name: str, monke
     again.check()
     assert held(lock).token == again.token, "the release of the lost leases took the new grant with it"
     again.release()
-
-
-def test_lost_leases_leave_no_state(client: redis.Redis, name: str) -> None:
-    lock = ReentrantLock(RedisLock(client, name, ttl=LONG, renew=False))
-    for _ in range(50):
-        leases = [held(lock), held(lock)]
-        client.delete(f"lock:{{{name}}}")
-        with pytest.raises(LeaseLost):
-            leases[0].extend()
-        held(lock).release()
-        assert [lease.release() for lease in leases] == [False, False]
-        del leases
-    assert len(lock._grants) == 0
 
 
 # Owners

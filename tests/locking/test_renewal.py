@@ -172,14 +172,6 @@ class TestTurn:
         self.dog.tick()
         assert (lease.lost, self.told) == (False, [])
 
-    def test_a_lease_that_is_only_watched_is_told_of_its_end(self) -> None:
-        lease = self.grant()
-        self.dog.watch(lease, None)
-        assert self.dog.tick() == pytest.approx(validity(9.0))
-        self.clock.now += 9.0
-        self.dog.tick()
-        assert (lease.lost, self.told) == (True, ["a"])
-
     def test_a_failing_renewer_does_not_affect_others(self, caplog: Log) -> None:
         renewers = [ScriptedRenewer(self.clock) for _ in range(3)]
         renewers[1].answer = RuntimeError("a bug in the lock")

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -28,7 +27,6 @@ from tests.locking.etcd_support import EtcdRecipe, running_etcd
 from tests.locking.postgres_support import PostgresRecipe, conninfo_of, running_postgres
 from tests.locking.support import Recipe, RedisRecipe, acquired, process
 from tests.locking.zookeeper_support import ZooKeeperRecipe, running_zookeeper
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -37,9 +35,6 @@ ADDRESS = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 TTL = 10.0
 LONGER = 90.0
 """Seconds: longer than a dead holder keeps any of these locks."""
-QUICK = "-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count=2"
-SYSTEM = {"tcp_keepalives_idle": 7200, "tcp_keepalives_interval": 75, "tcp_keepalives_count": 9}
-"""The defaults of Linux: 7200 + 9 * 75 = 7875 s, more than two hours."""
 SO_ATTACH_FILTER = 26
 DROP_EVERY_PACKET = struct.pack("HBBI", 0x06, 0, 0, 0)
 """A packet filter with one instruction for the kernel: return 0, keep no byte of the packet."""
@@ -57,13 +52,6 @@ def drop_packets(descriptor: int) -> None:
         end.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
 
 
-def die_with_the_machine() -> None:
-    """Stop this process, and its end of every TCP connection, for ever."""
-    for connection in psutil.Process().net_connections("tcp"):
-        drop_packets(connection.fd)
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def hold_until(death: str, recipe: Recipe, name: str, options: dict[str, Any], pipe: Pipe) -> None:
     """Acquire the lock, report it, and die when a message arrives: the `process` alone, or its `machine`."""
     lease = acquired(recipe(name, **options))
@@ -71,42 +59,15 @@ def hold_until(death: str, recipe: Recipe, name: str, options: dict[str, Any], p
     pipe.recv()
     if death == "process":
         os.kill(os.getpid(), signal.SIGKILL)
-    die_with_the_machine()
+    for connection in psutil.Process().net_connections("tcp"):
+        drop_packets(connection.fd)
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.fixture(scope="module")
 def conninfo() -> Iterator[str]:
     with running_postgres(f"--listen_addresses={ADDRESS}") as postgres:
         yield make_conninfo(conninfo_of(postgres), host=ADDRESS, sslmode="disable")
-
-
-def test_only_keepalives_end_the_session_of_a_dead_machine(conninfo: str) -> None:
-    """Only keepalives end the session of a dead machine. Negative controls: no early keepalives, or a live kernel."""
-    quick = psycopg.connect(conninfo, options=QUICK)
-    patient, answering = psycopg.connect(conninfo), psycopg.connect(conninfo, options=QUICK)
-    for key, session in enumerate((quick, patient, answering)):
-        session.execute("SELECT pg_advisory_lock(%s)", [key])
-    assert {name: int(patient.execute(f"SHOW {name}").fetchone()[0]) for name in SYSTEM} == SYSTEM  # type: ignore[index]
-    for session in (quick, patient):
-        drop_packets(session.fileno())
-    with psycopg.connect(conninfo, autocommit=True) as observer:
-        free = "SELECT pg_try_advisory_lock(%s)"
-        wait_for(lambda: observer.execute(free, [0]).fetchone() == (True,), "the server to give up a silent session")
-        assert [observer.execute(free, [key]).fetchone() for key in (1, 2)] == [(False,), (False,)]
-    assert answering.execute("SELECT 1").fetchone() == (1,)
-    for session in (quick, patient, answering):
-        session.close()
-
-
-@pytest.fixture
-def recipes(conninfo: str, valkey: Valkey, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    with running_etcd() as etcd, running_zookeeper() as zookeeper:
-        yield {
-            **{kind.__name__: PostgresRecipe(kind, conninfo, tmp_path) for kind in (AdvisoryLock, RowLock, InsertLock)},
-            "RedisLock": RedisRecipe(valkey.url),
-            "EtcdLock": EtcdRecipe(etcd.host, etcd.port, tmp_path),
-            "ZooKeeperLock": ZooKeeperRecipe(zookeeper.hosts, tmp_path),
-        }
 
 
 def seconds_until_free(recipe: Any, name: str, death: str) -> float:
@@ -124,19 +85,25 @@ def seconds_until_free(recipe: Any, name: str, death: str) -> float:
 
 
 def test_a_lease_ends_alike_in_both_cases_and_a_session_does_not(
-    recipes: dict[str, Any], record_property: Callable[[str, object], None]
+    conninfo: str, valkey: Valkey, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """A session lasts longer after the death of a machine than after that of a process. A lease does not.
 
     The exact seconds are only recorded. The bounds are wide, because a slow machine may take long.
     """
-    with ThreadPoolExecutor(2 * len(recipes)) as pool:
+    with running_etcd() as etcd, running_zookeeper() as zookeeper, ThreadPoolExecutor(12) as pool:
+        recipes = {
+            **{kind.__name__: PostgresRecipe(kind, conninfo, tmp_path) for kind in (AdvisoryLock, RowLock, InsertLock)},
+            "RedisLock": RedisRecipe(valkey.url),
+            "EtcdLock": EtcdRecipe(etcd.host, etcd.port, tmp_path),
+            "ZooKeeperLock": ZooKeeperRecipe(zookeeper.hosts, tmp_path),
+        }
         asked = {
             (kind, death): pool.submit(seconds_until_free, recipe, f"{kind} {death}", death)
             for kind, recipe in recipes.items()
             for death in ("process", "machine")
         }
-    found = {case: result.result() for case, result in asked.items()}
+        found = {case: result.result() for case, result in asked.items()}
     for (kind, death), seconds in found.items():
         record_property(f"{kind}, {death}", round(seconds, 1))
     for kind in ("AdvisoryLock", "RowLock"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from kazoo.protocol.serialization import Delete, int_struct
 from locking import Lock
 from locking._once import Once
 from locking.zookeeper import ZooKeeperLock
-from tests.locking.support import Address, FileCell, Patch, run_folder, separate_clients, stack_of, started
+from tests.locking.support import FileCell, Patch, Proxies, run_folder, separate_clients, stack_of, started
 from tests.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def request_of(kind: type) -> bytes:
 
 @dataclass(frozen=True)
 class ZooKeeperRecipe:
-    """Makes `ZooKeeperLock`s on the servers at `hosts`.
+    """Makes locks of one kind on the servers at `hosts`.
 
     Locks with the same TTL share a client with that session timeout.
     """
@@ -122,23 +122,20 @@ class ZooKeeperRecipe:
     folder: Path
     """Folder for the files of `FileCell`."""
     own: int = 0
+    kind: type[Lock] = ZooKeeperLock
 
     def client(self, ttl: float = LONGEST) -> CountingClient:
         return clients(self.hosts, max(ttl, SHORTEST), self.own)
 
     def __call__(self, name: str, *, ttl: float = LONGEST, **options: Any) -> Lock:
-        return ZooKeeperLock(self.client(ttl), name, **options)
+        return self.kind(self.client(ttl), name, **options)  # type: ignore[call-arg]
 
     def cell(self, name: str) -> FileCell:
         return FileCell(self.folder / name)
 
-    @property
-    def servers(self) -> Sequence[Address]:
+    def through(self, proxy: Proxies) -> Self:
         host, _, port = self.hosts.partition(":")
-        return [(host, int(port))]
-
-    def through(self, addresses: Sequence[tuple[str, int]]) -> Self:
-        return replace(self, hosts="{}:{}".format(*addresses[0]))
+        return replace(self, hosts="{}:{}".format(*proxy((host, int(port)))))
 
     def close(self) -> None:
         clients.close(self.hosts, self.own)
