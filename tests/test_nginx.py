@@ -82,33 +82,24 @@ class Upstream:
         self.listener.close()
 
 
-def test_it_starts_without_ipv6() -> None:
-    """nginx listens on IPv4 only: on a machine whose kernel has no IPv6, nginx ends at `listen [::]:8080`."""
-    assert re.findall(r"^ *listen (.*);", CONFIGURATION, re.MULTILINE) == ["8080"]
-
-
 @pytest.fixture
 def upstream() -> Iterator[Upstream]:
     with closing(Upstream()) as server:
         yield server
 
 
-@pytest.fixture
-def few_files() -> Iterator[None]:
-    """Let new processes open 1,024 files until they ask for more, as in a container since Docker 29."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.usefixtures("few_files")
 def test_it_may_open_the_files_of_all_its_connections(upstream: Upstream, tmp_path: Path) -> None:
     """nginx may open enough files. Control: without the directive, it logs that it may open too few."""
     without = re.sub(r"worker_rlimit_nofile .*;", "", CONFIGURATION)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for configuration, enough in ((CONFIGURATION, True), (without, False)):
-        with proxy(tmp_path, upstream.port, configuration):
-            pass
+        # As in a container since Docker 29, nginx may open 1,024 files until it asks for more.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+        try:
+            with proxy(tmp_path, upstream.port, configuration):
+                pass
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         log = (tmp_path / "nginx.log").read_text()
         assert ("8192 worker_connections exceed open file resource limit: 1024" not in log) is enough
 
@@ -130,7 +121,7 @@ def test_the_web_server_sees_no_request_before_it_is_whole(upstream: Upstream, t
 
 
 def test_a_client_that_stops_sending_is_cut_off(upstream: Upstream, tmp_path: Path) -> None:
-    """nginx closes connections that stop sending. This test shortens the limits to two seconds."""
+    """This test shortens the limits to two seconds."""
     sooner = CONFIGURATION
     for name, seconds in {"client_header_timeout": limits.HEAD, "client_body_timeout": limits.BODY}.items():
         sooner = replaced(sooner, f"{name} {seconds}s", f"{name} 2s")
@@ -192,7 +183,7 @@ def test_a_client_takes_no_web_server_out_by_a_long_redirect(tmp_path: Path, fit
                 assert answer_to(port, GET).startswith(b"HTTP/1.1 200 ") is fits
 
 
-def test_its_limits_are_those_of_the_web_server() -> None:
+def test_its_limits_and_problem_documents_are_those_of_the_web_server() -> None:
     def given(name: str) -> str:
         found = re.search(rf"^ *{name} (.*);$", CONFIGURATION, re.MULTILINE)
         assert found
@@ -205,26 +196,34 @@ def test_its_limits_are_those_of_the_web_server() -> None:
     idle = re.search(r"keepalive 64;.*?keepalive_timeout (\d+)s", CONFIGURATION, re.DOTALL)
     assert idle
     assert int(idle[1]) < limits.ANNOUNCED_IDLE
+    # Where the kernel has no IPv6, nginx ends at `listen [::]:8080`.
+    assert re.findall(r"^ *listen (.*);", CONFIGURATION, re.MULTILINE) == ["8080"]
+    documents = [json.loads(text) for text in re.findall(r"return \d+ '(.*)';", CONFIGURATION)]
+    assert [document["status"] for document in documents] == [400, 404, 413, 503]
+    for document in documents:
+        problem = PROBLEMS[document["type"].split("/")[-2]]
+        assert (document["title"], document["status"]) == (problem.title, problem.status)
+    assert f"{limits.BODY_BYTES} bytes" in documents[2]["detail"]
 
 
 BROWSER = b"Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\nAccept-Language: zh-CN\r\n"
 ENDS = b"Host: shop.example\r\nConnection: close\r\n"
-PAGE_OR_DOCUMENT = [
-    pytest.param(b"/sales/tonight/buy/", BROWSER, True, id="browser"),
-    pytest.param(b"/sales/tonight/", BROWSER, True, id="browser at a kept page"),
-    pytest.param(b"/?next=/api/now.json", BROWSER, True, id="browser with a query"),
-    pytest.param(b"/sales/tonight/", b"Accept: */*\r\n", False, id="curl"),
-    pytest.param(b"/sales/tonight/", b"", False, id="no Accept"),
-    pytest.param(b"/api/orders/", BROWSER, False, id="API"),
-    pytest.param(b"/api", BROWSER, False, id="API without a slash"),
-    pytest.param(b"/sales/tonight/now.json?a=.html", BROWSER, False, id="JSON"),
-]
-"""A path, headers, and whether the client gets a page."""
 
 
-@pytest.mark.parametrize(("path", "headers", "page"), PAGE_OR_DOCUMENT)
+@pytest.mark.parametrize(
+    ("path", "headers", "page"),
+    [
+        pytest.param(b"/sales/tonight/buy/", BROWSER, True, id="browser"),
+        pytest.param(b"/sales/tonight/", BROWSER, True, id="browser at a kept page"),
+        pytest.param(b"/?next=/api/now.json", BROWSER, True, id="browser with a query"),
+        pytest.param(b"/sales/tonight/", b"Accept: */*\r\n", False, id="curl"),
+        pytest.param(b"/sales/tonight/", b"", False, id="no Accept"),
+        pytest.param(b"/api/orders/", BROWSER, False, id="API"),
+        pytest.param(b"/api", BROWSER, False, id="API without a slash"),
+        pytest.param(b"/sales/tonight/now.json?a=.html", BROWSER, False, id="JSON"),
+    ],
+)
 def test_browsers_get_the_pages_of_the_door(tmp_path: Path, path: bytes, headers: bytes, page: bool) -> None:
-    """nginx refuses as the web server does: a browser gets a page, and a program gets a problem document."""
     size = limits.BODY_BYTES + 1
     long = b"Content-Length: %d\r\n\r\n%b" % (size, b"x" * size)
     with socket.socket() as refusing:
@@ -268,12 +267,3 @@ def test_what_it_refuses_itself_is_a_page_or_a_problem_document(
     else:
         assert b"application/problem+json" in head
         assert json.loads(body)["detail"]
-
-
-def test_its_problem_documents_are_those_of_the_shop() -> None:
-    documents = [json.loads(text) for text in re.findall(r"return \d+ '(.*)';", CONFIGURATION)]
-    assert [document["status"] for document in documents] == [400, 404, 413, 503]
-    for document in documents:
-        problem = PROBLEMS[document["type"].split("/")[-2]]
-        assert (document["title"], document["status"]) == (problem.title, problem.status)
-    assert f"{limits.BODY_BYTES} bytes" in documents[2]["detail"]

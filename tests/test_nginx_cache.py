@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,11 +27,6 @@ pytestmark = [pytest.mark.slow, needs_nginx]
 
 NOW = "/sales/tonight/now.json"
 SALE = "/sales/tonight/"
-WATCHERS = 300
-WATCHED = 3.0
-"""Seconds for which watchers poll."""
-PACE = 0.5
-"""Seconds between two polls of a watcher."""
 
 
 class Shop(ThreadingHTTPServer):
@@ -46,11 +42,10 @@ class Shop(ThreadingHTTPServer):
         self.more: dict[str, str] = {}
         self.lasting = 60
         """Seconds for which a proxy may keep a page."""
+        self.pause = 0.0
+        """Seconds before an answer."""
         self.fault = ""
-        """How requests fail; empty if they do not fail.
-
-        A status is sent as the response, `away` closes the connection, and `hangs` sends nothing.
-        """
+        """How requests fail: a status is sent, `away` closes the connection, and `hangs` sends nothing."""
 
     def count(self, path: str) -> int:
         with self.counting:
@@ -75,6 +70,7 @@ class Answer(BaseHTTPRequestHandler):
                 self.end_headers()
                 return
         number = self.server.count(self.path)
+        time.sleep(self.server.pause)
         sent = {name: self.headers.get(name, "") for name in ("Cookie", "Authorization", "Accept-Language")}
         body = f"{number} {sent}".encode()
         kept = {NOW: "public, s-maxage=1", "/orders/": "private"}.get(
@@ -111,60 +107,14 @@ def ask(port: int, path: str, **headers: str) -> str:
     return body
 
 
-# Many people watch a sale
+@pytest.mark.parametrize("locked", [True, False], ids=["locked", "control"])
+def test_many_who_ask_at_once_cost_the_shop_one_request(tmp_path: Path, locked: bool) -> None:
+    configuration = CONFIGURATION if locked else replaced(CONFIGURATION, "proxy_cache_lock on;", "")
+    with cached(tmp_path, configuration) as (server, port), ThreadPoolExecutor(20) as people:
+        server.pause = 0.5
+        assert len({*people.map(partial(ask, port), [SALE] * 20)}) == server.asked[SALE]
+    assert (server.asked[SALE] == 1) is locked
 
-
-async def watch(port: int, number: int, watchers: int, until: float) -> list[int]:
-    """Poll now.json every `PACE` seconds on one connection. Return the numbers in the responses.
-
-    The sleeps set the load; the first one spreads the watchers over one period.
-    """
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    language, found = ("en", "zh-CN")[number % 2], []
-    await asyncio.sleep(PACE * number / watchers)
-    while not found or time.monotonic() < until:
-        head = f"GET {NOW}?{number} HTTP/1.1\r\nHost: shop.example\r\nAccept-Language: {language}\r\n"
-        writer.write(f"{head}Cookie: sessionid=of-{number}\r\n\r\n".encode())
-        answer = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"(?i)content-length: (\d+)", answer)
-        assert length, answer
-        body = await reader.readexactly(int(length[1]))
-        found.append(int(body.split()[0]))
-        await asyncio.sleep(PACE)
-    writer.close()
-    return found
-
-
-def watched(port: int, watchers: int) -> tuple[list[list[int]], float]:
-    """Run all watchers at once. Return the numbers that each has seen, and the elapsed seconds."""
-
-    async def together() -> list[list[int]]:
-        until = time.monotonic() + WATCHED
-        return await asyncio.gather(*(watch(port, number, watchers, until) for number in range(watchers)))
-
-    began = time.monotonic()
-    seen = asyncio.run(together())
-    return seen, time.monotonic() - began
-
-
-@pytest.mark.parametrize("kept", [True, False], ids=["kept", "control"])
-def test_300_watchers_cost_the_shop_one_request_a_second(tmp_path: Path, kept: bool) -> None:
-    """Negative control: without the cache, each poll costs one request.
-
-    Thirty watchers are enough for the control, and leave the processors to other tests.
-    """
-    configuration = CONFIGURATION if kept else replaced(CONFIGURATION, "proxy_cache public;", "")
-    with cached(tmp_path, configuration) as (server, port):
-        seen, seconds = watched(port, WATCHERS if kept else 30)
-    asked = sum(server.asked.values())
-    assert (asked <= seconds + 1) is kept, (asked, seconds)
-    answers = [number for each in seen for number in each]
-    assert all(seen), "a watcher has no answer"
-    assert max(answers) > 1, "nobody has seen a new answer"
-    assert set(server.asked) == {NOW}, "the query is not sent along"
-
-
-# The web server is away for a moment
 
 shown = partial(respond, Accept="text/html,*/*;q=0.8", Accept_Language="zh-CN")
 
@@ -199,16 +149,13 @@ def test_kept_pages_are_shown_while_the_web_server_restarts(tmp_path: Path, faul
             assert shown(port, "/sales/another/") == (503, "text/html; charset=utf-8", door.REFUSALS[503].decode())
 
 
-# A stored answer holds no data of a visitor
-
-
 def test_a_public_page_is_asked_for_without_its_visitor(tmp_path: Path) -> None:
     """Negative control: if nginx forwards cookies, the cache gives one visitor's page to another."""
     mine = {"Cookie": "sessionid=mine; csrftoken=mine", "Authorization": "Bearer mine"}
     with cached(tmp_path) as (server, port):
         for path in (SALE, "/sales/", "/static/shop/base.css", NOW):
-            assert "mine" not in ask(port, path, **mine), path
-            assert server.asked[path] == 1
+            assert "mine" not in ask(port, f"{path}?made-up", **mine), path
+            assert server.asked[path] == 1, "the query is not sent along"
         assert ask(port, SALE) == ask(port, SALE, Cookie="sessionid=of-another")
         assert server.asked[SALE] == 1
     with cached(tmp_path / "control", replaced(CONFIGURATION, 'proxy_set_header Cookie "";', "")) as (_, port):
@@ -222,29 +169,6 @@ def test_any_other_page_is_asked_for_each_time(tmp_path: Path) -> None:
             for visitor in ("first", "second", "first"):
                 assert f"sessionid={visitor}" in ask(port, path, Cookie=f"sessionid={visitor}"), path
             assert server.asked[path] == 3, path
-
-
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
-def test_an_answer_with_a_cookie_is_not_kept(tmp_path: Path, guarded: bool) -> None:
-    configuration = CONFIGURATION if guarded else replaced(CONFIGURATION, "headers Vary;", "headers Vary Set-Cookie;")
-    with cached(tmp_path, configuration) as (server, port):
-        server.more = {"Set-Cookie": "sessionid=new"}
-        ask(port, SALE)
-        ask(port, SALE)
-    assert server.asked[SALE] == (2 if guarded else 1)
-
-
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
-def test_a_made_up_port_leads_to_the_same_entry(tmp_path: Path, guarded: bool) -> None:
-    """Requests with made-up ports share one cache entry, so nobody can fill the cache or flood the web servers."""
-    configuration = CONFIGURATION if guarded else CONFIGURATION.replace("://$host$uri", "://$http_host$uri")
-    with cached(tmp_path, configuration) as (server, port):
-        for host in ("shop.example", "shop.example:1", "SHOP.example:2"):
-            ask(port, SALE, Host=host)
-    assert server.asked[SALE] == (1 if guarded else 3)
-
-
-# Languages
 
 
 ASKED = [
@@ -275,12 +199,26 @@ def test_a_page_is_kept_in_each_language(tmp_path: Path) -> None:
         assert "zh-hans" not in ask(port, SALE, Accept_Language="zh-CN")
 
 
-@pytest.mark.parametrize("shared", [True, False], ids=["shared", "control"])
-def test_what_has_no_language_is_kept_once(tmp_path: Path, shared: bool) -> None:
-    """Negative control: a cache key with the language stores two copies."""
-    path = "/static/shop/base.css"
-    in_each = replaced(CONFIGURATION, "$host$uri $cached_language", "$host$uri $page_language")
-    with cached(tmp_path, CONFIGURATION if shared else in_each) as (server, port):
-        for language in ("en", "zh-CN"):
-            ask(port, path, Accept_Language=language)
-    assert server.asked[path] == (1 if shared else 2)
+COOKIE, CSS = {"Set-Cookie": "sessionid=new"}, "/static/shop/base.css"
+HOSTS = [{"Host": host} for host in ("shop.example", "shop.example:1", "SHOP.example:2")]
+LANGUAGES = [{"Accept_Language": language} for language in ("en", "zh-CN")]
+
+
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "control"])
+@pytest.mark.parametrize(
+    ("rule", "without", "path", "visitors", "asked", "asked_without"),
+    [
+        pytest.param("headers Vary;", "headers Vary Set-Cookie;", SALE, [{}] * 2, 2, 1, id="with a cookie, not kept"),
+        # Otherwise, made-up ports could fill the cache or flood the web servers.
+        pytest.param("://$host$uri", "://$http_host$uri", SALE, HOSTS, 1, 3, id="of each port, kept once"),
+        pytest.param("t$uri $cached_language", "t$uri $page_language", CSS, LANGUAGES, 1, 2, id="no language, once"),
+    ],
+)
+def test_what_is_kept(
+    tmp_path: Path, rule: str, without: str, path: str, visitors: Any, asked: int, asked_without: int, guarded: bool
+) -> None:
+    with cached(tmp_path, CONFIGURATION if guarded else replaced(CONFIGURATION, rule, without)) as (server, port):
+        server.more = COOKIE if rule == "headers Vary;" else {}
+        for headers in visitors:
+            ask(port, path, **headers)
+    assert server.asked[path] == (asked if guarded else asked_without)

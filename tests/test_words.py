@@ -49,12 +49,9 @@ def found(pattern: re.Pattern[str], *, without: str = "") -> list[str]:
     ]
 
 
-def test_a_person_is_they() -> None:
+def test_a_person_is_they_and_phrases_that_were_read_twice_do_not_come_back() -> None:
     assert found(PERSONS) == []
     assert PERSONS.search("what he is told")
-
-
-def test_phrases_that_were_read_twice_do_not_come_back() -> None:
     assert found(SECOND_READING) == []
     assert len(SECOND_READING.findall("a fault of ours, read anew, test_it_is_opened_anew_by")) == 3
 

@@ -230,7 +230,6 @@ def run_all(lines: Sequence[str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("lines", [QUICK, ("migrate", *LONGER)], ids=["quick", "longer"])
 def test_the_commands_run(redis: Redis, lines: Sequence[str]) -> None:
-    """The commands run on the servers of the tests, with the database of the shop."""
     run_all(lines)
 
 

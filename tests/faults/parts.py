@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
 import psutil
 from django.conf import settings
@@ -20,15 +21,15 @@ from tests.faults.proxy import CuttableProxy
 from tests.waiting import WAIT_TIMEOUT, wait_for
 
 
+@dataclass
 class Parts:
     """The parts of a running shop. Web, worker and beat reach the servers through proxies; the tests do not."""
 
-    def __init__(self, shop: LocalShop, *, to_postgres: CuttableProxy, to_redis: CuttableProxy) -> None:
-        self.shop = shop
-        self.to_postgres = to_postgres
-        self.to_redis = to_redis
-        self.ended: list[str] = []
-        """Names of parts that ended by themselves in this round."""
+    shop: LocalShop
+    to_postgres: CuttableProxy
+    to_redis: CuttableProxy
+    ended: list[str] = field(default_factory=list)
+    """Names of parts that ended by themselves in this round."""
 
     @property
     def postgres(self) -> Postgres:
@@ -122,4 +123,4 @@ def running_parts() -> Iterator[Parts]:
     }
     applications = {"application": "tests.faults.wsgi:application", "tasks": "tests.faults.tasks"}
     with LocalShop(background=True, environment=environment, **applications) as shop:
-        yield Parts(shop, to_postgres=to_postgres, to_redis=to_redis)
+        yield Parts(shop, to_postgres, to_redis)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from django.test import Client
@@ -129,6 +131,17 @@ def left_out(part: comparisons.Part, called: Iterable[str], *, least: int) -> li
     ours = {file for file in files if file.parts[0] in ROOMS}
     assert len(ours) >= least
     return [file for file in ours if not any(file.is_relative_to(place) for place in staleness.MEASURED[part])]
+
+
+@contextmanager
+def calls(profiler: ModuleType) -> Iterator[set[str]]:
+    """Return a set that gets the file of each called function: in this thread, or with `threading` in later ones."""
+    called: set[str] = set()
+    profiler.setprofile(lambda frame, event, _: called.add(frame.f_code.co_filename))
+    try:
+        yield called
+    finally:
+        profiler.setprofile(None)
 
 
 def page(address: str, language: str = "en") -> str:

@@ -23,7 +23,7 @@ from lab.site.pages import example_run
 from servers import Servers
 from tests import migrated
 from tests.lab import comparison_support
-from tests.lab.rung_support import Player
+from tests.lab.schedule_support import Player
 from tests.locking.conftest import _without_a_watchdog
 from tests.shop.conftest import buyer, visitor
 from tests.waiting import WAIT_TIMEOUT
@@ -118,6 +118,8 @@ def measured(file: Path) -> None:
 
 @pytest.fixture
 def unhashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the name of a part as the hash of its code, because hashing takes seconds."""
+    """Use the name of a part or of a rung as the hash of its code, because hashing takes seconds."""
     for module in (comparisons, refresh):
         monkeypatch.setattr(module, "behaviour_of_comparison", str)
+    for name in ("behaviour_of_verdict", "behaviour_of_stress"):
+        monkeypatch.setattr(witness, name, str)

@@ -49,9 +49,6 @@ def put(client: APIClient, sku: str, body: Any) -> Any:
     return client.put(f"/lab/stock/{sku}/", body, format="json")
 
 
-# Orders
-
-
 @pytest.mark.parametrize("rung", ["subtract-in-sql", "redis-taken-then-the-process-dies"])
 def test_a_rung_sells_from_the_labs_tables(buyer: Buyer, offer: OnSale, rung: str) -> None:
     ledger.stock_up("a", 2)
@@ -91,10 +88,14 @@ def test_only_a_flawed_rung_sells_here(buyer: Buyer, offer: OnSale, rung: str) -
     assert ledger.figures("a") == Figures("a", 2, 2, 0)
 
 
-def test_a_sku_without_stock_in_the_lab_is_not_found(buyer: Buyer, offer: OnSale) -> None:
+def test_a_sku_without_stock_in_the_lab_or_too_long_is_not_found(staff: Buyer, buyer: Buyer, offer: OnSale) -> None:
     problem = assert_problem(order(buyer, next(iter(RUNGS)), order_body(offer, a=1)), 404, "not-found")
     assert problem["detail"] == "The lab has no stock of a."
     assert_problem(buyer.get("/lab/stock/a/"), 404, "not-found")
+    assert put(staff, "a" * 64, {"received": 1}).status_code == 200
+    assert_problem(put(staff, "a" * 65, {"received": 1}), 404, "not-found")
+    assert_problem(staff.get(f"/lab/stock/{'a' * 65}/"), 404, "not-found")
+    assert RungStock.objects.count() == 1
 
 
 def test_bad_input_is_refused_as_in_the_shop(buyer: Buyer, visitor: APIClient, offer: OnSale) -> None:
@@ -110,19 +111,17 @@ def test_bad_input_is_refused_as_in_the_shop(buyer: Buyer, visitor: APIClient, o
     assert ledger.figures("a") == Figures("a", 2, 2, 0)
 
 
-# Stock
-
-
-def test_staff_set_the_stock_and_every_user_reads_it(staff: Buyer, buyer: Buyer) -> None:
+def test_only_staff_set_the_stock_and_every_user_reads_it(staff: Buyer, buyer: Buyer, visitor: APIClient) -> None:
     nothing_yet = {"sold": 0, "oversold": 0, "conserved": True, "unowned": 0, "repeated": 0}
     expected = {"sku": "a", "received": 3, "on_hand": 3, **nothing_yet}
     answer = put(staff, "a", {"received": 3})
     assert (answer.status_code, answer.json()) == (200, expected)
+    assert_problem(put(buyer, "a", {"received": 4}), 403, "forbidden")
+    assert_problem(put(visitor, "a", {"received": 4}), 401, "unauthenticated")
     assert buyer.get("/lab/stock/a/").json() == expected
 
 
 def test_the_figures_show_unowned_units_and_repeated_orders(buyer: Buyer, redis: Redis) -> None:
-    """The figures count repeated orders, and units that a dead process took from the counter in Redis."""
     ledger.stock_up("a", 5)
     redis.decr("lab:{redis-taken-then-the-process-dies}:a")
     request = new_request(("a", 1))
@@ -141,13 +140,6 @@ def test_without_redis_the_stock_is_unavailable(staff: Buyer, buyer: Buyer, monk
     assert_problem(put(staff, "a", {"received": 3}), 503, "unavailable")
 
 
-def test_only_staff_may_set_the_stock(buyer: Buyer, visitor: APIClient) -> None:
-    ledger.stock_up("a", 1)
-    assert_problem(put(buyer, "a", {"received": 3}), 403, "forbidden")
-    assert_problem(put(visitor, "a", {"received": 3}), 401, "unauthenticated")
-    assert ledger.figures("a") == Figures("a", 1, 1, 0)
-
-
 INVALID = [{"received": units} for units in ("1", 1.0, True, None, -1, 1_000_001, 2**63, [], {})]
 
 
@@ -158,19 +150,10 @@ def test_stock_must_be_a_number_of_units(staff: Buyer) -> None:
     assert not RungStock.objects.exists()
 
 
-def test_a_sku_that_is_too_long_is_refused(staff: Buyer) -> None:
-    assert put(staff, "a" * 64, {"received": 1}).status_code == 200
-    assert_problem(put(staff, "a" * 65, {"received": 1}), 404, "not-found")
-    assert_problem(staff.get(f"/lab/stock/{'a' * 65}/"), 404, "not-found")
-    assert RungStock.objects.count() == 1
-
-
-def test_users_may_list_the_rungs(buyer: Buyer, visitor: APIClient) -> None:
+def test_users_may_list_the_rungs_which_are_not_in_the_shops_schema(buyer: Buyer, visitor: APIClient) -> None:
     assert buyer.get("/lab/rungs/").json() == {"rungs": list(RUNGS)}
     assert_problem(visitor.get("/lab/rungs/"), 401, "unauthenticated")
-
-
-# Lists of sales
+    assert "/lab/" not in visitor.get("/api/schema/").content.decode()
 
 
 LISTS = ("/admin/shop/sale/", "/admin/", "/admin/live/", "/", "/sales/", "/api/sales/")
@@ -178,9 +161,7 @@ STOREFRONT = {"/", "/sales/"}
 """Lists that show no load test."""
 
 
-def test_the_sale_of_a_flawed_rung_is_in_no_list(
-    redis: Redis, live_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_sale_of_a_flawed_rung_is_unlisted(redis: Redis, live_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative controls: lists show the sale of a strategy, and the sale of a rung that has a strategy by mistake."""
     operator = Client()
     operator.force_login(User.objects.create_superuser("root"))
@@ -207,27 +188,11 @@ def test_the_sale_of_a_flawed_rung_is_in_no_list(
     assert lists_of(rung="compute-and-overwrite") == ["/admin/shop/sale/"]
 
 
-# LAB_ENABLED
-
-
-def answers(staff: Buyer, offer: OnSale) -> list[Any]:
-    """Call every endpoint once, and return the responses."""
+def test_without_lab_enabled_there_is_no_lab(lab_disabled: None, staff: Buyer, offer: OnSale) -> None:
     ledger.stock_up("a", 4 * len(RUNGS))
     orders = [order(staff, rung, order_body(offer, a=1)) for rung in RUNGS]
-    return [*orders, staff.get("/lab/rungs/"), staff.get("/lab/stock/a/"), put(staff, "a", {"received": 3})]
-
-
-def test_without_lab_enabled_there_is_no_lab(lab_disabled: None, staff: Buyer, offer: OnSale) -> None:
-    for answer in answers(staff, offer):
+    others = [staff.get("/lab/rungs/"), staff.get("/lab/stock/a/"), put(staff, "a", {"received": 3})]
+    for answer in (*orders, *others):
         assert_problem(answer, 404, "not-found")
     assert not RungOrder.objects.exists()
     assert staff.get("/api/sales/").status_code == 200
-
-
-def test_with_lab_enabled_every_endpoint_answers(staff: Buyer, offer: OnSale, settings: Any) -> None:
-    settings.ORDER_RATE = 1_000_000
-    assert {answer.status_code for answer in answers(staff, offer)} == {200, 201}
-
-
-def test_the_lab_is_not_in_the_shops_schema(visitor: APIClient) -> None:
-    assert "/lab/" not in visitor.get("/api/schema/").content.decode()

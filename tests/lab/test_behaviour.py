@@ -23,7 +23,7 @@ from lab.ladder.catalogue import LADDER
 from lab.sandbox.sandbox import Sandbox
 from loadtest.tokens import access_token
 from tests.factories import new_customer, on_sale, slow
-from tests.lab.comparison_support import left_out
+from tests.lab.comparison_support import calls, left_out
 from tests.shop.conftest import order_body
 
 BEFORE = """
@@ -81,12 +81,18 @@ def test_a_change_is_noticed_only_if_it_changes_behaviour(change: str, tmp_path:
     assert (normalised(after, tmp_path) == normalised(BEFORE, tmp_path)) is (change in PROSE)
 
 
-def test_lua_counts_without_comments_and_blank_lines() -> None:
+def test_lua_and_sql_count_without_comments_and_blank_lines(tmp_path: Path) -> None:
     before = "-- Takes 'one', if it's there.\n--[[ A \"block\"\n]]if left >= 1 then\n    return 1 -- taken\nend\n"
     assert script_text(before) == script_text("if left >= 1 then\n\n  return 1\nend")
     assert script_text(before) != script_text(before.replace(">=", ">"))
     for kept in ('return "a--b"', "return 'a--b'", r'return "\"--"', "return [[a--b]]", "return [=[--]] --]=]"):
         assert script_text(f"{kept} -- a comment") == kept.strip()
+    name, before = "hot_row.sql", (ROOT / "loadtest/bench/hot_row.sql").read_text()
+    hashes = []
+    for text in (before, f"-- Another comment.\n{before}", before.replace(">= 1", ">= 0")):
+        (tmp_path / name).write_text(text)
+        hashes.append(hash_of_files(tmp_path))
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 RUNGS = (
@@ -150,7 +156,7 @@ def edit(
 
 
 def test_a_change_outdates_the_rungs_that_run_it_and_prose_none(edit: Callable[..., set[str]]) -> None:
-    """All edits share one copy of the project, because reading it is slow. Rungs with edited prose stay valid."""
+    """All edits share one copy of the project, because reading it is slow."""
     docstring = ("inventory/strategies/group_commit.py", '"""One thread of a process', '"""A thread of a process')
     docstring_of_a_lock = ("locking/redis/lock.py", '"""A lock on one Redis', '"""The lock on one Redis')
     comment = (
@@ -220,25 +226,8 @@ def test_all_that_runs_for_an_order_is_hashed(client: Client, strategy: str) -> 
     offer = on_sale({"a": 1}, strategy=strategy)
     headers = {"Authorization": f"Bearer {access_token(new_customer())}", "Idempotency-Key": "one"}
     body = order_body(offer, a=1)
-    called: set[str] = set()
     client.get("/api/sales/")  # Import all views first, because imports count as calls.
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        called.add(frame.f_code.co_filename)
-
-    sys.setprofile(note)
-    try:
+    with calls(sys) as called:
         answer = client.post("/api/orders/", body, content_type="application/json", headers=headers)
-    finally:
-        sys.setprofile(None)
     assert answer.status_code in (201, 202)
     assert left_out("strategies", called, least=21) == []
-
-
-def test_a_script_in_sql_is_hashed(tmp_path: Path) -> None:
-    name, before = "hot_row.sql", (ROOT / "loadtest/bench/hot_row.sql").read_text()
-    hashes = []
-    for text in (before, f"-- Another comment.\n{before}", before.replace(">= 1", ">= 0")):
-        (tmp_path / name).write_text(text)
-        hashes.append(hash_of_files(tmp_path))
-    assert hashes[0] == hashes[1] != hashes[2]

@@ -17,7 +17,6 @@ from lab.claims import comparisons, staleness
 from lab.ladder.catalogue import LADDER, ROOT
 from lab.site.choice import guide
 from lab.site.choice.decision import SQL, USABLE, because, decide, servers_to_run
-from lab.site.choice.lock_entries import ENTRIES
 from lab.site.choice.questions import QUESTIONS, Answers, address
 from lab.site.choice.reasons import RULES, rule_against, why_not
 from lab.site.choice.rows import BY_SLUG, ROWS, ChoiceRow
@@ -45,9 +44,6 @@ def cells(slug: str) -> list[str]:
     return [re.sub("<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)[1:]]
 
 
-# The questions
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_all_answers_lead_to_a_row_and_a_reason_against_each_other_one(language: str) -> None:
     ended = set()
@@ -67,21 +63,13 @@ def test_all_answers_lead_to_a_row_and_a_reason_against_each_other_one(language:
     }
 
 
-def test_each_reason_is_given_to_some_answers() -> None:
-    given = {id(rule_against(row, answers)[0]) for answers in ALL for row in ROWS if row != decide(answers)}
-    assert [rule.text for rule in RULES if id(rule) not in given] == []
-
-
-def test_a_lock_is_the_answer_where_one_statement_is_not_enough() -> None:
-    """A lock is chosen only where one SQL statement is not enough, or where there is no Postgres."""
-    for answers in ALL:
-        enough = answers.work != "steps" and servers_to_run(answers) in SQL
-        assert decide(answers).guarded == enough, answers
-
-
 def test_no_answer_needs_a_server_that_is_not_run_or_a_fence_that_it_lacks() -> None:
+    given = {id(rule_against(row, answers)[0]) for answers in ALL for row in ROWS if row != decide(answers)}
+    assert [rule.text for rule in RULES if id(rule) not in given] == [], "each reason is given to some answers"
     for answers in ALL:
         row = decide(answers)
+        # A lock is chosen only where one SQL statement is not enough, or where there is no Postgres.
+        assert row.guarded == (answers.work != "steps" and servers_to_run(answers) in SQL), answers
         assert row.slug not in USABLE or servers_to_run(answers) in USABLE[row.slug], answers
         if row.lock and answers.where == "machines":
             assert row.capabilities.across_machines, answers
@@ -117,6 +105,8 @@ def test_the_reason_follows_from_the_answers(answers: str, slug: str) -> None:
 
 
 def test_the_questions_are_asked_one_after_the_other_and_each_answer_is_an_address(measured: None) -> None:
+    for query in ("?where=mars", "?where=", "?mistake=money", "?servers=redis&where=<b>&work=x"):
+        assert QUESTIONS[0].text in page(PAGE + query), "what is no answer is asked again"
     at = PAGE
     for number, question in enumerate(QUESTIONS, 1):
         shown = page(at)
@@ -133,11 +123,6 @@ def test_the_questions_are_asked_one_after_the_other_and_each_answer_is_an_addre
     assert "<script" not in shown
 
 
-@pytest.mark.parametrize("query", ["?where=mars", "?where=", "?mistake=money", "?servers=redis&where=<b>&work=x"])
-def test_what_is_no_answer_is_asked_again(query: str) -> None:
-    assert QUESTIONS[0].text in page(PAGE + query)
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_answer_shows_the_row_and_links_that_lead_somewhere(measured: None, language: str) -> None:
     asked = address_of("machines", "statement", "money", "redis", "many")
@@ -150,17 +135,12 @@ def test_the_answer_shows_the_row_and_links_that_lead_somewhere(measured: None, 
         assert resolve(link.partition("#")[0].partition("?")[0]).kwargs.get("slug", "fence") in LADDER, link
 
 
-# The table
-
-
-def test_figures_are_ratios_of_what_is_stored(measured: None) -> None:
+def test_figures_are_ratios_of_what_is_stored(measured: None, file: Path) -> None:
     assert cells("guarded-update")[:MEASURED] == ["1.00", "–", "–", "0.02 s"]
     assert cells("redis-lock")[:MEASURED] == ["0.20", "1.00", "0.6", "9.90 s"]
     assert cells("zookeeper")[:MEASURED] == ["not measured"] * MEASURED
     assert cells("thread-lock")[:MEASURED] == ["not measured", "12.50", "0.1", "The lock is gone with its process."]
-
-
-def test_redissons_way_has_the_figures_of_its_protocol(file: Path) -> None:
+    # Redisson's way has the figures of its protocol.
     store(file, "locks", "report", "peers", "redisson", value=lock(500.0, 1.2, (1, 9), 9.9))
     # The measured TTL is not the watchdog's default, so the page names the default instead.
     assert cells("redisson")[:MEASURED] == ["not measured", "0.50", "1.2", "At most 30 s, the default of its watchdog."]
@@ -216,36 +196,18 @@ def test_what_a_dead_machine_means_is_read_from_the_code() -> None:
     assert cells("lua")[machine].endswith(" 10 s after its last statement.")
 
 
-# The documentation
-
-
 def test_the_page_of_the_documentation_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
     # Use the real hash: a documentation page with outdated figures must fail.
     monkeypatch.setattr(comparisons, "behaviour_of_comparison", staleness.behaviour_of_comparison)
     made = guide.markdown({part: comparisons.load(part) for part in BASES})
     assert PAGES["docs/choose.md"] == made, "make it again: manage.py lab table"
-
-
-def test_the_page_of_the_documentation_shows_no_figure_that_is_out_of_date() -> None:
+    # It shows no figure that is out of date.
     fresh = {part: comparisons.load(part) for part in BASES}
     made = guide.markdown({part: found and replace(found, stale=True) for part, found in fresh.items()})
     assert "The figures are out of date" in made
     cells = [line.split(" | ")[2:5] for line in made.splitlines() if line.startswith("| [")]
     assert len(cells) == len(ROWS)
     assert {cell for row in cells for cell in row} <= {"out of date", "not measured", "–"}
-
-
-def test_the_documentation_and_the_locks_say_the_same() -> None:
-    entries = {entry.lock: entry for entry in ENTRIES}
-    lines = {line.split("]")[0]: line.split(" | ") for line in PAGES["docs/choose.md"].splitlines()}
-    for row in ROWS:
-        if row.lock:
-            _name, when, *_figures, survives, fence, needs = lines[f"| [{row.title}"]
-            assert survives.startswith("yes: without") == row.lock.capabilities.survives_node_loss
-            assert (survives == "needs none") == (not row.lock.capabilities.across_machines)
-            assert (fence == "yes") == row.lock.capabilities.fenced
-            if row.measured_lock:
-                assert [needs.removesuffix(" |"), when] == [entries[row.lock].needs, entries[row.lock].choose]
 
 
 def test_both_tables_of_strategies_say_the_same() -> None:

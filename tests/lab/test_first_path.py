@@ -1,7 +1,9 @@
-"""The path "Your first ten minutes": the last choice of a goal reaches the goal, and no earlier choice does."""
+"""The path "Your first ten minutes": a goal is reached by its last choice. In the game, each link leads to a page."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from html import unescape
 from itertools import pairwise
 from typing import Any
@@ -9,8 +11,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from lab.claims import witness
 from lab.ladder.catalogue import LADDER
-from lab.site.pages.first_path import STATIONS, Station, plain
+from lab.site.pages.first_path import STATIONS, Station
+from lab.site.pages.play_session import CLIENT_COUNTS, MOST_CHOICES, PlaySession
+from lab.workloads.registry import can_play
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("sandboxes")]
 
@@ -45,6 +50,7 @@ def test_a_station_begins_with_its_story_and_one_goal(station: Station) -> None:
     assert places[-1] < page.index(station.goals[0].text) < page.index('class="code"')
     assert not any(goal.text in page for goal in station.goals[1:])
     assert "Next station" not in page
+    assert "No client has taken a step yet. All of them wait for you." in page
 
 
 def test_the_flawed_stations_are_broken_and_each_station_leads_to_the_next() -> None:
@@ -85,28 +91,57 @@ def test_a_station_offers_only_the_faults_of_its_goals() -> None:
     assert Client().get("/lab/rungs/fence/play/?schedule=A,A").context["choices"][-1][0].name == "clock jump"
 
 
-def test_a_hint_can_be_followed(client: Client) -> None:
+def test_the_first_page_of_the_path_lists_its_stations_and_a_hint_can_be_followed(client: Client) -> None:
     shown = visit("no-lock", "A", "A").context["shown"]
     assert len(client.get(shown.address).context["reached"]) == 1
-
-
-def test_commands_that_the_path_does_not_name_have_no_plain_words() -> None:
-    assert plain("GET stock") == "read how many are left"
-    assert plain("FLUSHALL") == ""
-
-
-def test_the_first_page_of_the_path_lists_its_stations(client: Client) -> None:
     page = client.get("/lab/first/").content.decode()
     places = [page.index(f'href="/lab/first/{slug}/"', page.index("<ol")) for slug in BY_SLUG]
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("address", ["/lab/first/renewal/", "/lab/first/no-such-rung/"])
-def test_a_rung_off_the_path_is_not_found(client: Client, address: str) -> None:
-    assert client.get(address).status_code == 404
-
-
-def test_an_impossible_choice_leads_back_into_the_path(client: Client) -> None:
+def test_an_impossible_choice_leads_back_into_the_path_and_a_rung_off_it_is_not_found() -> None:
+    assert [visit(slug).status_code for slug in ("renewal", "no-such-rung")] == [404, 404]
     response = visit("no-lock", "A", "A", "A")
     assert response.status_code == 400
     assert 'href="/lab/first/no-lock/?schedule=A,A&amp;clients=2"' in response.content.decode()
+
+
+def links(reader: Client, address: str, page: str) -> list[str]:
+    """Return the game's links on the page at `address`. Errors name `page`, which links to it."""
+    response = reader.get(address)
+    text = response.content.decode()
+    words = " ".join(re.sub(r"<[^>]*>", " ", text).split())
+    assert response.status_code == 200, f"{address}, linked from {page}, answers {response.status_code}: {words}"
+    found = re.findall(r'href="(/lab/rungs/[^"/]+/play/[^"]*)"', text)
+    return [unescape(link) for link in dict.fromkeys(found)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slug", [slug for slug, entry in LADDER.items() if can_play(entry)])
+def test_every_link_of_the_game_leads_to_a_page(slug: str) -> None:
+    reader, rung, start = Client(), f"/lab/rungs/{slug}/", PlaySession(slug, (), LADDER[slug].clients)
+    # Skip links that are the same on every rung.
+    counts = {replace(start, clients=clients).address for clients in CLIENT_COUNTS}
+    pages = {rung: links(reader, rung, "/lab/"), start.address: links(reader, start.address, rung)}
+    if (stored := witness.load(slug)) is not None:
+        last = PlaySession(slug, stored.schedule[:-1][:MOST_CHOICES], stored.clients).address
+        pages[last] = links(reader, last, rung)
+    seen = {address: page for page, found in pages.items() for address in found}
+    assert {start.address} < {*seen}
+    for address in seen.keys() - counts - pages.keys():
+        links(reader, address, seen[address])
+
+
+@pytest.mark.slow
+def test_the_number_of_clients_can_be_changed_and_a_worker_plays() -> None:
+    reader, start = Client(), PlaySession("no-lock", (), 2)
+    assert {replace(start, clients=clients).address for clients in (3, 4)} < {*links(reader, start.address, "/lab/")}
+    for clients in CLIENT_COUNTS:
+        assert len(reader.get(replace(start, clients=clients).address).context["choices"]) == clients
+    # A game with a worker can be played to its end.
+    schedule = ["A", "W", "crash W"]
+    while choices := reader.get(PlaySession("lua-queue", tuple(schedule), 2).address).context["choices"]:
+        schedule.append(choices[0][0].name)
+    page = reader.get(PlaySession("lua-queue", tuple(schedule), 2).address).content.decode()
+    assert "Not broken." in page
+    assert reader.get("/lab/rungs/lua/play/?schedule=W").status_code == 400

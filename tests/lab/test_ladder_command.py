@@ -72,23 +72,17 @@ def test_a_missing_server_is_named_and_other_rungs_are_checked(sandbox: Sandbox,
     assert "apt-get install zookeeper" in table.stdout
 
 
-def test_no_stress_run_is_stored_for_a_missing_server(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_nothing_is_stored_without_a_server(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = witness.STRESS.read_bytes()
     done = manage("ladder", "--stress", "zookeeper", "--tries", "1", PATH=str(tmp_path))
     assert done.returncode == 1
     assert f"Not run: zookeeper ({NO_ZOOKEEPER})." in done.stderr
     assert "Traceback" not in done.stderr
     assert witness.STRESS.read_bytes() == before
-
-
-@pytest.mark.parametrize("command", ["explore", "replay"])
-def test_a_command_names_the_server_that_is_not_installed(sandbox: Sandbox, tmp_path: Path, command: str) -> None:
-    done = manage(command, "zookeeper", *(["A,B"] if command == "replay" else []), PATH=str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith(f"CommandError: {NO_ZOOKEEPER}\n")
-
-
-def test_an_unchecked_rung_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in (("explore", "zookeeper"), ("replay", "zookeeper", "A,B")):
+        done = manage(*command, PATH=str(tmp_path))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith(f"CommandError: {NO_ZOOKEEPER}\n")
     monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
     verify.keep(verify.unchecked("zookeeper", "ZooKeeper is not installed"))
     assert witness.verdict("zookeeper") is None
@@ -131,6 +125,7 @@ def test_output_and_status(sandbox: Sandbox, arguments: tuple[str, ...], status:
         (("ladder", "renewal", "--verify", "--schedules", "5"), "only with --deep"),
         (("ladder", "renewal", "--verify", "--tries", "5"), "only with --stress"),
         (("ladder", "renewal", "--stress", "--tries", "0"), "--tries: must be a number from 1, not 0"),
+        *((("ladder", "no-lock", "--verify", "--processes", number), "from 1 to 15") for number in ("0", "16")),
         (("ladder", "--deep", "no-lock"), "--deep searches sound rungs, and none of these is one"),
     ],
 )
@@ -139,13 +134,10 @@ def test_wrong_arguments_are_refused(arguments: tuple[str, ...], text: str) -> N
         call_command(*arguments)
 
 
-def test_the_text_of_a_schedule_counts_repeats_and_is_read_back() -> None:
+def test_the_hint_of_explore_replays_what_it_found(sandbox: Sandbox) -> None:
     choices = ("A", "B", "B", "crash A", "C", "C", "C")
     assert schedule_text(choices) == "A,B,B,crash A,C*3"
     assert schedule(schedule_text(choices)) == choices
-
-
-def test_the_hint_of_explore_replays_what_it_found(sandbox: Sandbox) -> None:
     found = manage("explore", "setnx", "--clients", "3")
     assert found.returncode == 0, found.stderr
     python, program, *arguments = shlex.split(found.stdout.splitlines()[-1].partition("See each step: ")[2])
@@ -156,9 +148,7 @@ def test_the_hint_of_explore_replays_what_it_found(sandbox: Sandbox) -> None:
     assert f"Broken invariant: {LADDER['setnx'].breaks}" in shown.stdout
 
 
-def test_a_stored_verdict_is_out_of_date_when_the_source_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stored_verdict_is_out_of_date_after_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness, "VERDICTS", tmp_path / "verdicts.json")
     assert witness.verdict("renewal") is None
     line = {"rung": "renewal", "claim": "sound", "verdict": "held", "schedules": 111, "exhausted": True, "clients": 2}

@@ -16,32 +16,12 @@ from lab.explorer.trace import Step
 from lab.ladder.catalogue import LADDER
 from lab.site.pages import excerpt, lessons, source
 from lab.site.pages.ladder_map import searched_text
-from lab.site.pages.levels import LEVELS, Level, levels_of
+from lab.site.pages.levels import LEVELS, levels_of
 from lab.site.pages.rung_results import results_of
 from lab.site.pages.texts import ARTICLES, TRACKS
 from tests.docs.pages import PAGES
 
 FLAWED = [entry for entry in LADDER.values() if entry.flaw]
-
-
-@pytest.fixture
-def _no_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Show the ladder without stored results, because checking whether they are out of date takes seconds."""
-    monkeypatch.setattr(witness, "verdict", lambda slug: None)
-    monkeypatch.setattr(witness, "stress", lambda slug: None)
-
-
-def get(**query: str) -> str:
-    return Client().get("/lab/", query).content.decode()
-
-
-def shown(page: str) -> list[str]:
-    """Return the slugs of the rungs that the ladder shows."""
-    rows = re.findall(r'<li class="rung[^>]*?( hidden)?>.*?href="/lab/rungs/([\w-]+)/"', page, flags=re.DOTALL)
-    assert len(rows) == len(LADDER)
-    found = [slug for hidden, slug in rows if not hidden]
-    assert f"{len(found)} of {len(LADDER)} rungs" in page
-    return found
 
 
 STOCK_LEVEL, STOCK_RUNGS = next(levels_of("stock"))
@@ -65,13 +45,18 @@ FILTERS: dict[str, tuple[dict[str, str], Any]] = {
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("_no_results")
+@pytest.mark.usefixtures("unhashed")
 @pytest.mark.parametrize(("query", "wanted"), FILTERS.values(), ids=FILTERS)
 def test_the_server_filters_the_ladder_and_hides_what_is_empty(query: dict[str, str], wanted: Any) -> None:
-    page = get(**query)
-    found = shown(page)
+    page = Client().get("/lab/", query).content.decode()
+    rows = re.findall(r'<li class="rung[^>]*?( hidden)?>.*?href="/lab/rungs/([\w-]+)/"', page, flags=re.DOTALL)
+    assert len(rows) == len(LADDER)
+    found = [slug for hidden, slug in rows if not hidden]
+    assert f"{len(found)} of {len(LADDER)} rungs" in page
     assert found == [slug for slug, entry in LADDER.items() if wanted(entry)]
-    rungs = {slug: (level.name, level.track) for level in LEVELS for slug in slugs_of(level)}
+    rungs = {
+        rung.slug: (level.name, level.track) for track in TRACKS for level, rungs in levels_of(track) for rung in rungs
+    }
     for kind, names in (
         ("level", {rungs[slug][0] for slug in found}),
         ("track", {rungs[slug][1] for slug in found}),
@@ -79,19 +64,9 @@ def test_the_server_filters_the_ladder_and_hides_what_is_empty(query: dict[str, 
         sections = re.findall(rf'<section class="{kind}" aria-labelledby="(?:level-)?([\w-]+)"( hidden)?>', page)
         assert {name for name, hidden in sections if not hidden} == names
         assert len(set(sections)) == len({"level": LEVELS, "track": TRACKS}[kind])
+    assert re.search(r'<form [^>]*method="get".*<button class="button quiet">Filter', page, re.DOTALL)
     (hidden,) = re.findall(r'<a id="all" href="/lab/#filter"( hidden)?>Show all rungs</a>', page)
     assert bool(hidden) is (len(found) == len(LADDER))
-
-
-def slugs_of(level: Level) -> list[str]:
-    return [rung.slug for each, rungs in levels_of(level.track) if each == level for rung in rungs]
-
-
-# Code
-
-
-def step_in(file: str, line: int) -> Step:
-    return Step("A", "A", "", "redis", file, line, False, {}, (), (), ())
 
 
 CLAIMS = re.compile(r"^(?:from .* import|import |    (?:slug|title|flaw|survives|fixed_by|source) =)", re.MULTILINE)
@@ -115,7 +90,8 @@ def test_of_a_long_file_only_functions_that_took_a_step_are_shown() -> None:
     renewal = LADDER["renewal"]
     assert source.source_files(renewal, ()) == []
     first = next(number for number, line in enumerate(source.whole_file(renewal).lines, 1) if "_release" in line)
-    (file,) = source.source_files(renewal, [step_in(renewal.file, first)])
+    step = Step("A", "A", "", "redis", renewal.file, first, False, {}, (), (), ())
+    (file,) = source.source_files(renewal, [step])
     code = [re.sub("<[^>]*>", "", line) for _number, line in file.excerpt]
     assert sum(line.lstrip().startswith("def ") for line in code) == 1
     assert len(code) < len(file.lines) / 3
@@ -159,23 +135,15 @@ def test_every_difference_from_a_fix_has_whole_lines_of_code_and_no_docstring(mo
     assert any(noise_of_differences().values())
 
 
-# Few schedules
-
-
-def test_the_documentation_names_the_sales_with_few_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
-    for hashed in ("behaviour_of_verdict", "behaviour_of_stress"):
-        monkeypatch.setattr(witness, hashed, str)  # Whether results are out of date does not matter here.
+def test_the_documentation_names_the_sales_with_few_schedules(unhashed: None) -> None:
     results = map(results_of, LADDER.values())
     few = {each.entry.slug: each.verdict["schedules"] for each in results if each.verdict and each.few_schedules}
     sentence = PAGES["docs/search.md"].partition('"All" may be few')[2].partition(".")[0]
     assert {slug: int(schedules) for schedules, slug in re.findall(r"(\d+) for `([\w-]+)`", sentence)} == few
 
 
-# Story and sources
-
-
 @pytest.mark.parametrize("language", ["en", "zh-hans"])
-def test_a_story_is_told_in_three_sentences(language: str) -> None:
+def test_a_story_has_three_sentences_and_articles_are_named_by_their_titles(language: str) -> None:
     with translation.override(language):
         stories = [lessons.story(entry) for entry in LADDER.values()]
     assert all(0 < len(told) <= lessons.SENTENCES for told in stories)
@@ -183,6 +151,13 @@ def test_a_story_is_told_in_three_sentences(language: str) -> None:
         words = re.sub("<[^>]*>", "", sentence)
         assert re.search(r"[.?!。？！)）]$", words.strip()), words
         assert "`" not in words
+    # Articles are named by their titles.
+    numbers = re.compile(rf"(?<![\d.,])({'|'.join(ARTICLES)})(?!\d)")
+    with translation.override(language):
+        prose = [str(lessons.lesson(slug)) for slug in LADDER] + [str(lessons.essay(name)) for name in lessons.ESSAYS]
+        title = lessons._(ARTICLES["001"])
+    assert [numbers.findall(re.sub("<code>.*?</code>", "", text)) for text in prose if numbers.search(text)] == []
+    assert any(title in text for text in prose)
 
 
 def test_a_lesson_has_the_same_parts_in_both_languages() -> None:
@@ -195,13 +170,3 @@ def test_a_lesson_has_the_same_parts_in_both_languages() -> None:
         assert english.count("<p>") == chinese.count("<p>"), slug
         assert english != chinese, slug
         assert "<script" not in english + chinese, slug
-
-
-@pytest.mark.parametrize("language", ["en", "zh-hans"])
-def test_articles_are_named_by_their_titles(language: str) -> None:
-    numbers = re.compile(rf"(?<![\d.,])({'|'.join(ARTICLES)})(?!\d)")
-    with translation.override(language):
-        prose = [str(lessons.lesson(slug)) for slug in LADDER] + [str(lessons.essay(name)) for name in lessons.ESSAYS]
-        title = lessons._(ARTICLES["001"])
-    assert [numbers.findall(re.sub("<code>.*?</code>", "", text)) for text in prose if numbers.search(text)] == []
-    assert any(title in text for text in prose)

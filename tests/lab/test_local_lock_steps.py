@@ -15,39 +15,26 @@ from lab.sandbox import local_locks
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads.process import MemoryWorkload, Program
 from lab.workloads.registry import lock_experiment, new_experiment
-from tests.factories import slow
 
-LOCKS = {
-    "thread-lock": "the lock in its memory",
-    "lock-inside-the-transaction": "the lock in its memory",
-    "file-lock": "the lock on its file",
-}
-"""Rungs with a local lock, and how a step names the lock."""
-STOCK = ("lock-inside-the-transaction", "file-lock")
+LOCKS = {"lock-inside-the-transaction": "the lock in its memory", "file-lock": "the lock on its file"}
+"""Stock rungs with a local lock, and how a step names the lock."""
 
 
 def shown(run: Trace, actor: str) -> list[str]:
     return [step.does for step in run.steps if step.actor == actor]
 
 
-@pytest.mark.parametrize("slug", [*STOCK, *slow("thread-lock")])
-def test_a_run_shows_who_takes_and_frees_the_lock(sandbox: Sandbox, slug: str) -> None:
-    run = replay(slug, (), sandbox, to_the_end=True)
-    for actor in ("A", "B"):
-        steps = shown(run, actor)
-        taken, freed = steps.index(f"asks for {LOCKS[slug]}"), steps.index(f"frees {LOCKS[slug]}")
-        assert taken < freed
-        assert all(step.file for step in run.steps if step.does == steps[taken])
-
-
-@pytest.mark.parametrize("slug", STOCK)
-def test_a_run_shows_who_waits_for_the_lock(sandbox: Sandbox, slug: str) -> None:
+@pytest.mark.parametrize("slug", LOCKS)
+def test_a_run_shows_who_takes_waits_for_and_frees_the_lock(sandbox: Sandbox, slug: str) -> None:
     asks, frees = f"asks for {LOCKS[slug]}", f"frees {LOCKS[slug]}"
     schedule: list[str] = []
     for actor in ("A", "B"):
         while asks not in shown(replay(slug, schedule, sandbox), actor):
             schedule.append(actor)
     run = replay(slug, schedule, sandbox, to_the_end=True)
+    for actor in ("A", "B"):
+        assert shown(run, actor).index(asks) < shown(run, actor).index(frees)
+    assert all(step.file for step in run.steps if step.does == asks)
     waits = [step.does for step in run.steps if step.blocked == ("B",)]
     assert waits[0] == asks
     assert frees not in waits
@@ -55,7 +42,7 @@ def test_a_run_shows_who_waits_for_the_lock(sandbox: Sandbox, slug: str) -> None
 
 
 def test_the_order_of_unlock_and_commit_is_what_breaks_the_one_and_not_the_other(sandbox: Sandbox) -> None:
-    inside, around = (shown(replay(slug, (), sandbox, to_the_end=True), "A") for slug in STOCK)
+    inside, around = (shown(replay(slug, (), sandbox, to_the_end=True), "A") for slug in LOCKS)
     assert inside.index("frees the lock in its memory") < inside.index("COMMIT")
     (saves,) = (step for step in around if step.startswith("WITH"))  # This statement commits, too.
     assert around.index("frees the lock on its file") > around.index(saves)
@@ -75,16 +62,6 @@ def test_the_steps_of_a_lock_add_schedules_only_before_its_first_client(
     monkeypatch.setattr(local_locks, "stop_before", lambda step: None)
     without = schedules(slug, sandbox)
     assert (without == 1, with_steps > without, with_steps > 1) == (added, added, True)
-
-
-# Clients that are processes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("slug", ["thread-lock", "process-lock", "owner-is-thread-id"])
-def test_one_client_alone_sells(sandbox: Sandbox, slug: str) -> None:
-    run = replay(slug, [], sandbox, clients=1, to_the_end=True)
-    assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "confirmed": 1})
 
 
 @pytest.mark.slow

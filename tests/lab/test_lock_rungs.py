@@ -57,10 +57,13 @@ def client(valkey: Valkey) -> Iterator[Redis]:
 # What leases and locks report
 
 
-def test_a_lease_without_a_ttl_never_ends(client: Redis) -> None:
+def test_a_lease_without_a_ttl_never_ends_and_a_buyer_is_told_when_sold_out(client: Redis) -> None:
     lease = acquired(Setnx(client, "x"))
     lease.extend(1.0)
     assert (lease.remaining(), client.pttl("rung:x")) == (math.inf, -1)
+    client.set("stock", 1)
+    assert [Setnx(client, "y").sell("stock") for _ in range(3)] == [True, False, False]
+    assert client.get("stock") == b"0"
 
 
 def test_owners_in_one_place_differ_only_by_the_clock(client: Redis) -> None:
@@ -94,9 +97,7 @@ def test_a_refused_client_changes_the_ttl(client: Redis, kind: type[LockRung], h
     assert (client.pttl("rung:x") > 450) is prolongs
 
 
-def test_a_release_is_retried_when_the_watched_key_was_only_touched(
-    client: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_release_is_retried_when_the_key_was_only_touched(client: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = acquired(WatchRelease(client, "x"))
     tries: list[bool] = []
 
@@ -111,12 +112,6 @@ def test_a_release_is_retried_when_the_watched_key_was_only_touched(
     assert lease.release() is True
     assert len(tries) == 2
     assert not client.exists("rung:x")
-
-
-def test_when_sold_out_a_buyer_is_told_so(client: Redis) -> None:
-    client.set("stock", 1)
-    assert [Setnx(client, "x").sell("stock") for _ in range(3)] == [True, False, False]
-    assert client.get("stock") == b"0"
 
 
 @pytest.mark.parametrize(
@@ -226,10 +221,6 @@ class TestRenewsNothing(RungConformance, RenewsConformance):
         If the TTL ends between the two commands of a renewal, this lock acquires itself again, and looks sound.
         """
         monkeypatch.setattr(renewal, "RENEWALS_PER_TTL", 2.5)
-
-
-@control("redisson-lease-time", fails=set(), passes={LATE, TOLD, OUTERMOST})
-class TestRedissonLeaseTime(RungConformance, ExpiresConformance, ReentrantConformance): ...
 
 
 @control(

@@ -23,7 +23,7 @@ from lab.ladder.stock import RUNGS
 from lab.models import RungOrder
 from lab.sandbox import pool
 from lab.sandbox.pool import borrowed
-from lab.site.pages import example_run, lessons, replays, views
+from lab.site.pages import lessons, replays
 from lab.site.pages.play_session import MOST_CHOICES
 from lab.workloads.registry import can_play
 from shop.models import Order
@@ -109,6 +109,13 @@ def test_the_pages_of_a_sale_say_why_few_schedules_were_searched(
         assert all((ROOT / file).is_file() for file in re.findall("<code>(tests/.*?)</code>", said))
 
 
+PARTS = (
+    *('class="story"', 'id="run"', 'data-do="first"', "Nothing has happened yet.", 'class="panel"', 'id="source"'),
+    *('id="difference"', 'id="lesson"', 'id="figures"', 'class="fold"'),
+)
+"""Parts of a rung's page in their order. The story comes first. The player shows no step yet."""
+
+
 @pytest.mark.parametrize("slug", ["no-lock", "renewal", "compute-and-overwrite", "guarded-update"])
 def test_a_rung_page_has_source_run_lesson_and_neighbours(client: Client, slug: str) -> None:
     response = client.get(f"/lab/rungs/{slug}/")
@@ -119,6 +126,10 @@ def test_a_rung_page_has_source_run_lesson_and_neighbours(client: Client, slug: 
     assert all(sum("class" in line for line in file.lines) for file in response.context["files"])
     assert str(lessons.lesson(slug)) in response.content.decode()
     assert f'rel="next" href="/lab/rungs/{rungs[rungs.index(slug) + 1]}/"' in page
+    places = [page.index(part) for part in PARTS if LADDER[slug].flaw or part != 'id="difference"']
+    assert places == sorted(places)
+    assert page.count('<p class="now"><code></code>') == 1, "no step is shown before the first"
+    assert ('id="difference"' in page) is bool(LADDER[slug].flaw)
 
 
 def test_a_flawed_rung_shows_its_witness_and_the_line_that_does_each_step(client: Client) -> None:
@@ -187,13 +198,10 @@ def test_each_kind_of_step_has_its_mark(client: Client) -> None:
     assert [lane.name for lane in crashed.lanes] == ["A", "B", "Redis"]
 
 
-def test_a_fix_is_shown_surviving_the_witness_of_what_it_fixes(client: Client) -> None:
+def test_a_fix_is_shown_surviving_the_witness_of_what_it_fixes_and_what_it_changes(client: Client) -> None:
     run = client.get("/lab/rungs/watch-release/").context["run"]
     assert (run.kind, run.other.slug, run.trace.broken) == ("survived", "get-compare-del", None)
     assert run.trace.schedule[: len(WITNESS) - 1] == WITNESS[:-1]
-
-
-def test_the_difference_is_what_the_fix_changes(client: Client) -> None:
     response = client.get("/lab/rungs/get-compare-del/")
     changes = response.context["difference"]
     assert changes[0] == ("same", " class …(LockRung):")
@@ -202,27 +210,6 @@ def test_the_difference_is_what_the_fix_changes(client: Client) -> None:
     assert [line for kind, line in changes if kind == "added" and "watch(" in line]
     assert not any("Flawed:" in line or "slug =" in line for _, line in changes), "docstrings and claims are left out"
     assert client.get("/lab/rungs/lua-release/").context["difference"] is None
-
-
-PARTS = (
-    *('class="story"', 'id="run"', 'data-do="first"', "Nothing has happened yet.", 'class="panel"', 'id="source"'),
-    *('id="lesson"', 'id="figures"', 'class="fold"'),
-)
-"""Parts of a rung's page in their order. The story comes first. The player shows no step yet."""
-
-
-@pytest.mark.slow
-def test_every_rung_tells_its_story_before_the_steps(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = example_run.example_run(LADDER["no-lock"])
-    monkeypatch.setattr(views, "example_run", lambda entry: run)
-    for slug in LADDER:
-        page = text(client.get(f"/lab/rungs/{slug}/"))
-        places = [page.index(part) for part in PARTS]
-        assert places == sorted(places), slug
-        assert page.count('<p class="now"><code></code>') == 1, "no step is shown before the first"
-        assert ('id="difference"' in page) is bool(LADDER[slug].flaw), slug
-        if LADDER[slug].flaw:
-            assert page.index('id="source"') < page.index('id="difference"') < page.index('id="lesson"'), slug
 
 
 @pytest.mark.parametrize("name", lessons.ESSAYS)
@@ -244,10 +231,15 @@ def test_only_the_goal_is_judged(client: Client) -> None:
     assert "Not broken: “conserved” holds. But “one holder” does not: A and B are inside" in done
     assert WON in broken
     assert "Broken invariant: conserved. 2 sales were confirmed, but the stock fell from 10 to 9." in broken
+    marked = ["data-done" in text(play(client, "no-lock", schedule)) for schedule in ("A,A,B,B", "A,B,B", "A,B,B,A")]
+    assert marked == [False, False, True], "progress.js marks such a rung on the ladder"
 
 
 def test_every_choice_leads_to_an_address_with_one_more_choice(client: Client) -> None:
+    assert "No client has taken a step yet. All of them wait for you." in text(play(client, "no-lock", ""))
     page = text(play(client, "no-lock", "A", clients=2))
+    assert page.count("<li data-panel=") == 1
+    assert "No client has taken a step yet" not in page
     for choice in ("A", "B"):
         assert f'href="/lab/rungs/no-lock/play/?schedule=A,{choice}&clients=2"' in page
     assert 'id="undo" class="button quiet" href="/lab/rungs/no-lock/play/?schedule=&clients=2"' in page
@@ -317,13 +309,6 @@ def test_an_invalid_address_is_refused_with_a_page(client: Client, query: dict[s
     assert "<script>alert" not in response.content.decode()
 
 
-def test_an_impossible_choice_is_refused_with_a_link_to_the_choices_before_it(client: Client) -> None:
-    response = play(client, "setnx", "A,crash A,A,B", clients=2)
-    assert response.status_code == 400
-    assert 'href="/lab/rungs/setnx/play/?schedule=A,crash+A&clients=2"' in text(response)
-    assert play(client, "setnx", "A,crash A", clients=2).status_code == 200
-
-
 def test_a_lenient_session_leaves_out_choices_of_other_rungs(client: Client) -> None:
     response = play(client, "no-lock", "A,late release,B", clients=2, lenient=1)
     assert response.context["trace"].schedule == ("A", "B")
@@ -337,13 +322,23 @@ def assert_refused_for_now(response: Any) -> None:
     assert (response.status_code, response["Retry-After"]) == (503, str(replays.RETRY_SECONDS))
 
 
-def test_with_every_sandbox_in_use_a_visitor_is_told_when_to_retry(
-    client: Client, settings: Any, monkeypatch: pytest.MonkeyPatch
+def test_without_a_free_sandbox_or_redis_a_visitor_is_told_when_to_retry(
+    client: Client, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(settings, "REDIS_LOCATION", f"unix://{tmp_path}/none")
+        patch.setattr(pool, "_idle", {})
+        response = play(client, "no-lock", "A")
+    assert_refused_for_now(response)
+    assert "The lab's servers do not answer" in text(response)
     settings.LAB_SANDBOXES = 1
     with borrowed(), monkeypatch.context() as patch:
         patch.setattr(replays, "borrowed", partial(borrowed, 0.1))
         assert_refused_for_now(play(client, "no-lock", "A"))
+    with ExitStack() as others:
+        for _ in range(replays.VISITORS):
+            others.enter_context(replays._visitor_slot())
+        assert play(client, "no-lock", "A").status_code == 503, "waiting visitors leave threads to the shop"
     assert play(client, "no-lock", "A").status_code == 200
 
 
@@ -363,14 +358,6 @@ def test_a_schedule_that_takes_too_long_is_stopped_and_leaves_nothing(
     assert pool._idle == {}
     assert sandbox.redis.dbsize() == 0
     assert play(client, "row-lock", "A,A,B").status_code == 200
-
-
-def test_waiting_visitors_leave_threads_to_the_shop(client: Client) -> None:
-    with ExitStack() as others:
-        for _ in range(replays.VISITORS):
-            others.enter_context(replays._visitor_slot())
-        assert play(client, "no-lock", "A").status_code == 503, "although every sandbox is free"
-    assert play(client, "no-lock", "A").status_code == 200
 
 
 def test_a_run_touches_neither_the_shop_nor_the_labs_tables(client: Client, redis: Redis) -> None:
@@ -427,19 +414,14 @@ def test_a_page_is_in_the_readers_language(client: Client) -> None:
     assert '<html lang="zh-hans">' in page
     assert "B 和 C 同时在里面。" in page
     assert LADDER["get-compare-del"].flaw not in page.split('class="code"')[0]
-
-
-@pytest.mark.parametrize("address", ["/lab/rungs/fence/", "/lab/rungs/no-lock/", "/lab/rungs/no-lock/play/?schedule=A"])
-def test_a_chinese_page_has_full_width_colons(client: Client, address: str) -> None:
-    page = text(client.get(address, headers=CHINESE)).split('class="prose"')[0]
-    shown = re.sub(r"<(style|script|pre|code|svg).*?</\1>", "", page, flags=re.DOTALL)
-    assert re.findall(r"[\u4e00-\u9fff]</?\w*>?\s*:|:\s*[\u4e00-\u9fff]", re.sub(r'"[^"]*"', '""', shown)) == []
-
-
-def test_steps_outside_a_server_are_in_the_readers_language(client: Client) -> None:
     rows = client.get("/lab/rungs/thread-lock/play/?schedule=A,B", headers=CHINESE).context["lane"].rows
     assert rows
-    assert [row.does for row in rows if re.search("[a-z]{3}", row.does)] == []
+    assert [row.does for row in rows if re.search("[a-z]{3}", row.does)] == [], "steps outside a server"
+    for address in ("/lab/rungs/fence/", "/lab/rungs/no-lock/", "/lab/rungs/no-lock/play/?schedule=A"):
+        page = text(client.get(address, headers=CHINESE)).split('class="prose"')[0]
+        shown = re.sub(r"<(style|script|pre|code|svg).*?</\1>", "", page, flags=re.DOTALL)
+        narrow = r"[\u4e00-\u9fff]</?\w*>?\s*:|:\s*[\u4e00-\u9fff]"
+        assert re.findall(narrow, re.sub(r'"[^"]*"', '""', shown)) == [], "colons have full width"
 
 
 def test_the_chosen_language_is_kept_and_leads_back_to_the_page(client: Client) -> None:
@@ -458,14 +440,6 @@ def test_the_api_ignores_the_language(client: Client) -> None:
         assert plain.content == asked.content
         assert "Content-Language" not in asked
         assert "Accept-Language" not in asked.get("Vary", "")
-
-
-def test_without_redis_a_page_says_so(
-    client: Client, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.REDIS_LOCATION = f"unix://{tmp_path}/none"
-    monkeypatch.setattr(pool, "_idle", {})
-    assert_refused_for_now(play(client, "no-lock", "A"))
 
 
 def test_a_stored_trace_names_the_files_of_today() -> None:

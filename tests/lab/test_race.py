@@ -79,9 +79,6 @@ def end_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "RACER_SECONDS", 0)
 
 
-# The form
-
-
 def test_everything_that_needs_no_other_servers_may_race(visitor: Client) -> None:
     page = visitor.get(RACE)
     assert page.status_code == 200
@@ -107,19 +104,13 @@ def test_a_choice_out_of_bounds_starts_nothing(visitor: Client, wrong: dict[str,
     assert get_redis_connection("default").keys("lab:race:*") == []
 
 
-def test_another_site_cannot_start_a_race(redis: Redis) -> None:
+def test_another_site_cannot_start_a_race_and_an_unknown_one_is_not_found(visitor: Client) -> None:
     assert Client(enforce_csrf_checks=True).post(RACE, CHOICE).status_code == 403
     assert processes() == []
-
-
-@pytest.mark.parametrize("address", [UNKNOWN, f"{UNKNOWN}bars/"])
-def test_an_unknown_race_is_not_found(visitor: Client, address: str) -> None:
-    response = visitor.get(address)
-    assert response.status_code == 404
-    assert RACE in response.content.decode()
-
-
-# The race
+    for address in (UNKNOWN, f"{UNKNOWN}bars/"):
+        response = visitor.get(address)
+        assert response.status_code == 404
+        assert RACE in response.content.decode()
 
 
 def test_a_race_ends_with_verdicts_and_leaves_the_shop_unchanged(visitor: Client) -> None:
@@ -239,26 +230,17 @@ def test_a_race_without_signs_of_life_is_over(visitor: Client, monkeypatch: pyte
     assert "no verdict: the race ended early" in final_bars(visitor, f"{RACE}{race.id}/")
 
 
-# The visitor's hour
-
-
-@pytest.mark.parametrize("proxies", [0, 1])
-def test_a_visitor_who_has_raced_enough_waits(
-    redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch, proxies: int
-) -> None:
-    """A visitor who has used up their race time must wait, whatever X-Forwarded-For header they send.
-
-    The proxy, if there is one, identifies the visitor; otherwise the header is ignored.
-    """
-    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": proxies}
+def test_a_visitor_who_has_raced_enough_waits(redis: Redis, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proxy identifies the visitor, whatever else the header X-Forwarded-For claims."""
+    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "NUM_PROXIES": 1}
     # Allow one race's maximum time and a little more. The first race uses some of it, so a second is refused.
     racers = [Racer(name) for name in CHOICE["racers"]]
     monkeypatch.setattr(quota, "SECONDS_PER_VISITOR", Race("", 1, 1, racers).limit + 0.001)
     monkeypatch.setattr(child, "command", lambda race: NOTHING)
 
     def post(address: str, claims: str = "10.9.9.9") -> Any:
-        by, forwarded = ("10.0.0.1", f"{claims}, {address}") if proxies else (address, claims)
-        return Client().post(RACE, CHOICE, REMOTE_ADDR=by, headers={"X-Forwarded-For": forwarded})
+        forwarded = {"X-Forwarded-For": f"{claims}, {address}"}
+        return Client().post(RACE, CHOICE, REMOTE_ADDR="10.0.0.1", headers=forwarded)
 
     assert post("10.0.0.2").status_code == 302
     wait_until_no_race_runs()
@@ -273,7 +255,9 @@ def test_a_visitor_who_has_raced_enough_waits(
     assert processes() == []
 
 
-def test_a_race_is_charged_in_advance_and_refunded_at_its_end(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_is_charged_in_advance_and_refunded_at_its_end_or_if_it_cannot_start(
+    redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     race = Race("", 1, 1, [Racer("lua")])
     monkeypatch.setattr(quota, "SECONDS_PER_VISITOR", 2 * race.limit)
     quota.charge(race, "visitor")
@@ -288,8 +272,6 @@ def test_a_race_is_charged_in_advance_and_refunded_at_its_end(redis: Redis, monk
     quota.charge(race, "visitor")
     assert 0 < redis.ttl(quota.quota_key("visitor")) <= quota.HOUR
 
-
-def test_a_race_that_cannot_start_costs_nothing(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     def delete(_: RunFolder) -> None:
         raise ServerError("Another process uses the folder.")
 
@@ -305,9 +287,6 @@ def test_a_child_has_no_settings_of_the_shop(monkeypatch: pytest.MonkeyPatch) ->
     passed_on = isolation.environment(isolation.folder("race"))
     assert "the shop's" not in passed_on.values()
     assert passed_on["RUN_FOLDER"] != str(settings.RUN_FOLDER.path)
-
-
-# What is shown
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,7 @@ from lab.workloads.registry import BUILDERS, can_play, new_experiment, sale
 from lab.workloads.sellers import OneSegmentSeller, RungSeller
 from lab.workloads.stock import Demand
 from shop.models import Sale
-from tests.lab.rung_support import Player, steps
-from tests.lab.schedule_support import slow_but_for_each_kind
+from tests.lab.schedule_support import Player, slow_but_for_each_kind, steps
 from tests.lab.test_schedules_on_servers import installed
 
 __all__ = ["installed"]
@@ -47,9 +46,6 @@ __all__ = ["installed"]
 FLAWED = [slug for slug, entry in LADDER.items() if entry.claim == "flawed"]
 PLAYED = [slug for slug in FLAWED if can_play(LADDER[slug])]
 ON_SERVERS = [slug for slug in FLAWED if slug not in PLAYED]
-
-
-# The claims of a rung
 
 
 def test_every_rung_is_on_the_ladder_in_order() -> None:
@@ -90,13 +86,17 @@ def test_a_flawed_rung_says_what_it_is() -> None:
         assert re.findall(r"\d{3}|pretix|common practice", sources) == entry.source.split(", "), slug
 
 
-def test_the_fixes_lead_to_a_sound_rung() -> None:
+def test_the_fixes_lead_to_a_sound_rung_and_claim_to_survive_what_breaks_theirs() -> None:
     for slug in FLAWED:
         seen, fix = [slug], LADDER[slug].fixed_by or ""
         while LADDER[fix].claim == "flawed":
             assert fix not in seen
             seen.append(fix)
             fix = LADDER[fix].fixed_by or ""
+        entry, fixed = LADDER[slug], next_rung(slug)
+        assert fixed is not None, slug
+        # `test_a_witness_breaks_nothing_on_the_fix` replays playable rungs. `ladder --verify` samples the others.
+        assert can_play(entry) or entry.broken_by in {*fixed.survives, None}, slug
 
 
 @pytest.mark.parametrize("rung", [rung for rung in LOCKS.values() if issubclass(rung, FaultRung)])
@@ -116,8 +116,6 @@ def test_a_rung_is_no_strategy_of_the_shop() -> None:
             Sale(name="x", opens_at=now, closes_at=now + timedelta(hours=1), strategy=slug).full_clean()
 
 
-# Fixes
-
 WITHOUT_ITS_FAULT = ("ttl-healed-in-one-script", "order-after-the-unlock")
 """On the fixes of these rungs, the fault cannot happen in the witness.
 
@@ -136,22 +134,12 @@ def test_a_witness_breaks_nothing_on_the_fix(play: Player, slug: str) -> None:
     assert happened is (slug not in WITHOUT_ITS_FAULT)
 
 
-def test_a_fix_claims_to_survive_what_breaks_its_rung() -> None:
-    for slug in FLAWED:
-        entry, fix = LADDER[slug], next_rung(slug)
-        assert fix is not None, slug
-        # `test_a_witness_breaks_nothing_on_the_fix` replays playable rungs. `ladder --verify` samples the others.
-        assert can_play(entry) or entry.broken_by in {*fix.survives, None}, slug
-
-
-def test_after_a_clock_jump_the_store_refuses_the_first_holder(sandbox: Sandbox) -> None:
+def test_after_a_clock_jump_the_store_refuses_a_holder(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = ["A", "A", "clock jump", "B", "B", "B", "A", "A"]
     run = replay("fence", schedule, sandbox, to_the_end=True)
     assert [step.holders for step in run.steps[1:4]] == [("A",), ("A",), ("A", "B")]
     assert (run.broken, run.ledger) == (None, {"received": 10, "left": 9, "confirmed": 1})
-
-
-def test_without_the_claim_a_clock_jump_breaks_it(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Negative control: without the claim, a clock jump breaks it.
     monkeypatch.setattr(Fence, "read", FenceOnWriteOnly.read)
     found = explore(new_experiment(LADDER["fence"], sandbox), Bounds(), ("clock jump",), None)
     assert (found.run.broken, "clock jump" in found.run.schedule) == ("conserved", True)
@@ -211,35 +199,17 @@ def test_a_pause_is_shown_with_the_client_that_it_hits(play: Player) -> None:
     assert [cell.strip() for cell in line.split("│")][2:4] == ["", FAULT_TEXTS["pause"]]
 
 
-FIGURES = {
-    "compute-and-overwrite": (10, 9, 2),
-    "subtract-in-sql": (1, -1, 2),
-    "lock-inside-the-transaction": (1, -1, 2),
-    "lock-under-the-wrong-isolation": (1, -1, 2),
-    "commit-after-return": (1, 1, 0),
-    "refusal-swallowed": (1, 0, 2),
-    "order-after-the-unlock": (1, 0, 0),
-    "exception-leaves-the-lock": (1, 1, 0),
-    "segmented-keys": (4, 3, 1),
-    "retries-reported-as-sold-out": (10, 7, 3),
-    "lua-off-by-one": (1, -1, 2),
-    "decr-and-look-at-the-sign": (1, 1, 0),
-    "redis-taken-then-the-process-dies": (1, 1, 0),
-    "queue-after-decrement-as-two-calls": (1, 1, 0),
-    "redis-loses-its-last-second": (1, -1, 2),
-    "duplicate-click": (2, 0, 2),
-}
-"""Units received, on hand and sold after replaying the witness of each playable stock rung."""
-
-
-@pytest.mark.parametrize("slug", slow_but_for_each_kind(slug for slug in RUNGS if slug in PLAYED))
-def test_the_witness_of_a_stock_rung_ends_in_these_figures(play: Player, slug: str) -> None:
+@pytest.mark.parametrize(
+    ("slug", "figures"),
+    [("compute-and-overwrite", (10, 9, 2)), ("order-after-the-unlock", (1, 0, 0)), ("segmented-keys", (4, 3, 1))],
+)
+def test_the_ledger_shows_units_received_on_hand_and_sold(
+    play: Player, slug: str, figures: tuple[int, int, int]
+) -> None:
     stored = witness.load(slug)
     ledger = play(slug, stored.schedule, clients=stored.clients).ledger
-    assert (ledger["received"], ledger["on hand"], ledger["sold"]) == FIGURES[slug]
+    assert (ledger["received"], ledger["on hand"], ledger["sold"]) == figures
 
-
-# Faults that a flawed rung survives
 
 SHOWN_ELSEWHERE = {"fence-on-write-only", "dead-head", "lock-under-the-wrong-isolation"}
 """Rungs that a fault breaks only with a third client or another preemption, as witnesses and `SCHEDULES` show."""

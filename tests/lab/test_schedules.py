@@ -32,11 +32,10 @@ QUICK = [
 ONE_PREEMPTION = Bounds(preemptions=1, faults=0)
 
 
-def test_every_rung_has_an_experiment() -> None:
+def test_every_rung_has_an_experiment_and_only_flawed_ones_a_stored_witness() -> None:
     assert set(BUILDERS) == set(LADDER)
-
-
-# Flawed rungs
+    stored = {path.stem for path in witness.FOLDER.glob("*.json")}
+    assert stored <= {slug for slug, entry in LADDER.items() if entry.claim == "flawed"}
 
 
 @pytest.mark.parametrize("slug", slow_but_for_each_kind(FLAWED))
@@ -52,14 +51,6 @@ def test_the_search_finds_a_witness(sandbox: Sandbox, slug: str, monkeypatch: py
     found = searched(slug, sandbox, bounds=verify.bounds_of(LADDER[slug]))
     assert broken_by(found) == LADDER[slug].breaks
     assert found.run.why
-
-
-def test_only_flawed_rungs_have_a_stored_witness() -> None:
-    stored = {path.stem for path in witness.FOLDER.glob("*.json")}
-    assert stored <= {slug for slug, entry in LADDER.items() if entry.claim == "flawed"}
-
-
-# Sound rungs
 
 
 @pytest.mark.slow
@@ -81,9 +72,6 @@ def test_a_search_of_a_sound_rung_runs_the_same_schedules_again(sandbox: Sandbox
 def test_three_clients_share_a_sound_lock(sandbox: Sandbox) -> None:
     found = searched("woken", sandbox, clients=3, bounds=Bounds(preemptions=1, faults=1))
     assert (found.run, found.exhausted, found.clients) == (None, True, 3)
-
-
-# Strategies of the shop
 
 
 @pytest.mark.parametrize("slug", [*sorted({*sellers.STRATEGIES} - {"lua-queue"}), *slow("lua-queue")])
@@ -131,9 +119,6 @@ def test_the_lock_or_the_guard_of_the_update_is_enough(
     assert broken_by(searched(slug, sandbox, bounds=ONE_PREEMPTION)) == broken
 
 
-# Replays
-
-
 def test_an_unfinished_schedule_says_what_can_come_next(sandbox: Sandbox) -> None:
     trace = replay("set-nx-ex", ["A", "A", "A"], sandbox)
     assert [(choice.name, choice.is_fault) for choice in trace.choices] == [
@@ -152,11 +137,6 @@ def test_an_unfinished_schedule_says_what_can_come_next(sandbox: Sandbox) -> Non
 def test_an_impossible_choice_is_refused(sandbox: Sandbox, schedule: list[str]) -> None:
     with pytest.raises(Impossible, match="Possible choices: "):
         replay("set-nx-ex", schedule, sandbox)
-
-
-@pytest.mark.parametrize(("slug", "schedule"), [("renewal", ["A", "B", "B"]), ("row-lock", ["A", "A", "B", "B"])])
-def test_a_client_that_waits_in_a_server_is_blocked(sandbox: Sandbox, slug: str, schedule: list[str]) -> None:
-    assert replay(slug, schedule, sandbox).steps[-1].blocked == ("B",)
 
 
 def test_a_crashed_client_leaves_nothing_open(sandbox: Sandbox) -> None:

@@ -68,17 +68,11 @@ def test_a_lease_that_is_not_renewed_is_found(sandbox: Sandbox, monkeypatch: pyt
     assert broken_by(explore(experiment, Bounds(), ("expiry",), None)) == "one holder"
 
 
-# Waiters
-
-
-def test_a_waiter_is_woken_by_the_release(sandbox: Sandbox) -> None:
-    """A release wakes a waiter. Before it, B queries the lock, joins the queue, listens and queries again."""
+def test_a_waiter_is_woken_by_the_release_or_takes_over_from_a_crashed_holder_after_the_ttl(sandbox: Sandbox) -> None:
+    # B queries the lock, joins the queue, listens and queries again.
     run = replay("lock-table-insert", ["A", "B", "B", "B", "B"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["confirmed"]) == (None, 2)
     assert not [step for step in run.steps if step.forced]
-
-
-def test_a_waiter_takes_over_from_a_crashed_holder_after_the_ttl(sandbox: Sandbox) -> None:
     run = replay("lock-table-insert", ["A", "crash A"], sandbox, to_the_end=True)
     assert (run.broken, run.ledger["confirmed"]) == (None, 1)
     # Time passes twice: until just before the expiry, for polling waiters, then beyond it.
@@ -91,9 +85,6 @@ def test_three_clients_form_a_line(sandbox: Sandbox, slug: str) -> None:
     schedule = schedule[: 6 if slug == "lock-table-for-update" else 2]
     run = replay(slug, schedule, sandbox, clients=3, to_the_end=True)
     assert (run.broken, run.ledger["confirmed"]) == (None, 3)
-
-
-# Sessions
 
 
 def test_sessions_stop_only_in_an_experiment(sandbox: Sandbox) -> None:
@@ -143,19 +134,18 @@ INSERT INTO busy VALUES (1);
 @pytest.fixture
 def busy(sandbox: Sandbox) -> Iterator[psycopg.Connection[Any]]:
     """A connection, and a table that autovacuum keeps locked until a client waits for the table."""
+    held = f"SELECT FROM pg_locks WHERE relation = 'busy'::regclass AND {AUTOVACUUM.format('pg_locks.pid')}"
     with psycopg.connect(sandbox.conninfo, autocommit=True) as connection:
-        connection.execute("ALTER SYSTEM SET autovacuum_naptime = 1")
-        connection.execute("SELECT pg_reload_conf()")
-        connection.execute(BUSY_TABLE)
-        held = f"SELECT FROM pg_locks WHERE relation = 'busy'::regclass AND {AUTOVACUUM.format('pg_locks.pid')}"
+        for statement in ("ALTER SYSTEM SET autovacuum_naptime = 1", "SELECT pg_reload_conf()", BUSY_TABLE):
+            connection.execute(statement)
         try:
             wait_for(lambda: connection.execute(held).rowcount, "autovacuum to come", timeout=60)
             yield connection
         finally:
-            connection.execute("ALTER SYSTEM RESET autovacuum_naptime")
-            connection.execute("SELECT pg_reload_conf()")
-            connection.execute("DROP TABLE busy")  # Waits for deadlock_timeout, then cancels autovacuum.
-            connection.execute("DROP FUNCTION stays")
+            # DROP TABLE waits for deadlock_timeout, then cancels autovacuum.
+            reset = ("ALTER SYSTEM RESET autovacuum_naptime", "SELECT pg_reload_conf()")
+            for statement in (*reset, "DROP TABLE busy", "DROP FUNCTION stays"):
+                connection.execute(statement)
 
 
 def test_a_wait_for_autovacuum_does_not_count_as_blocked(sandbox: Sandbox, busy: psycopg.Connection[Any]) -> None:

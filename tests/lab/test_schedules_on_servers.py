@@ -16,10 +16,12 @@ from redis import RedisError
 from lab.claims import stress, verify, worker
 from lab.claims.finding import breaks, cost, find, restarting_sandbox, witness_of
 from lab.claims.runs import Impossible, rehearse, replay
+from lab.claims.verify import bounds_of
 from lab.claims.witness import load
 from lab.explorer.sample import sample
 from lab.explorer.search import Bounds, Found
 from lab.ladder.catalogue import LADDER
+from lab.ladder.stock.sync_standby_failover import SyncStandbyFailover
 from lab.sandbox import fleet
 from lab.sandbox.restarting import RestartingSandbox
 from lab.sandbox.sandbox import Resource, Sandbox
@@ -28,6 +30,7 @@ from locking import zookeeper
 from locking.etcd.lock import QueueTail
 from locking.redis import nodes, redlock
 from servers import zookeeper as zookeeper_server
+from tests.lab.schedule_support import steps
 
 pytestmark = pytest.mark.slow
 
@@ -84,14 +87,6 @@ def test_a_sample_finds_the_same_witness_again(sandbox: Sandbox, slug: str) -> N
 def test_a_sample_breaks_no_sound_rung(sandbox: Sandbox, slug: str) -> None:
     found = sampled(slug, sandbox, size=SIZE)
     assert (found.run, found.schedules, found.exhausted) == (None, SIZE, False)
-
-
-@pytest.mark.parametrize("slug", SOUND)
-@pytest.mark.parametrize("steps", range(1, 9, 2))
-def test_a_crashed_client_keeps_no_other_out(sandbox: Sandbox, slug: str, steps: int) -> None:
-    run = replay(slug, ["A"] * steps + ["crash A"], sandbox, to_the_end=True, as_far_as_possible=True)
-    assert run.broken is None
-    assert run.ledger["confirmed"] == 1 + ("crash A" not in run.schedule)
 
 
 class _AlwaysFirst(list[str]):
@@ -183,24 +178,15 @@ def restarting(sandbox: Sandbox) -> RestartingSandbox:
     return found
 
 
-def test_a_restarted_redis_has_its_snapshot(restarting: RestartingSandbox) -> None:
-    restarting.empty()
-    restarting.redis.set("before", 1)
-    restarting.save_snapshot()
-    restarting.redis.set("after", 1)
-    before = restarting.redis.info("server")["process_id"]
-    restarting.restart()
-    assert (restarting.redis.exists("before"), restarting.redis.exists("after")) == (1, 0)
-    assert restarting.redis.info("server")["process_id"] != before
-
-
-def test_a_restart_that_loses_nothing_breaks_nothing(
-    restarting: RestartingSandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Negative control: a restart of Redis that loses no data breaks nothing."""
+def test_a_restart_without_loss_breaks_nothing(restarting: RestartingSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative control, too: in the other tests, a restart loses data."""
+    found = sample(new_experiment(LADDER["lua"], restarting), Bounds(), faults_of(LADDER["lua"]), None, SIZE)
+    assert (found.run, found.schedules) == (None, SIZE), "restarts break no sound stock, although they lose data"
     lose = RestartingSandbox.restart
     monkeypatch.setattr(RestartingSandbox, "restart", lambda self: (self.save_snapshot(), lose(self)))
+    before = restarting.redis.info("server")["process_id"]
     run = replay("redis-loses-its-last-second", ["A", "restart"], restarting, to_the_end=True)
+    assert restarting.redis.info("server")["process_id"] != before
     assert (run.broken, run.ledger) == (None, {"received": 1, "on hand": 0, "sold": 1})
     assert run.steps[-1].answers == {"A": "sold", "B": "sold out"}
 
@@ -212,17 +198,11 @@ def test_restoring_the_snapshot_has_the_outcome_of_a_restart(
     sandbox: Sandbox, restarting: RestartingSandbox, slug: str, most: int, broken: str | None
 ) -> None:
     """Restoring the snapshot has the same outcome as a real restart, except that a restart drops a connection."""
-    for steps in range(most + 1):
-        schedule = ["A"] * steps + ["restart"]
+    for number in range(most + 1):
+        schedule = ["A"] * number + ["restart"]
         runs = [replay(slug, schedule, where, to_the_end=True) for where in (sandbox, restarting)]
         assert (runs[0].broken, runs[0].ledger) == (runs[1].broken, runs[1].ledger)
-        assert runs[0].broken == (broken if steps else None)
-
-
-def test_a_sample_of_restarts_breaks_no_sound_stock(restarting: RestartingSandbox) -> None:
-    entry = LADDER["lua"]
-    found = sample(new_experiment(entry, restarting), Bounds(), faults_of(entry), None, SIZE)
-    assert (found.run, found.schedules) == (None, SIZE)
+        assert runs[0].broken == (broken if number else None)
 
 
 def test_commands_restart_redis_except_in_a_search(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,3 +247,54 @@ def test_a_worker_goes_on_without_a_missing_library(
     assert "libfaketime is not installed" in line["missing"]
     assert without_servers.local_waits
     assert worker.work("check", "redlock-replicated-nodes")["verdict"] == "broken"
+
+
+# A Postgres with a standby, asynchronous or synchronous, and the steps of a failover
+
+
+ASYNC, SYNC = "async-standby-failover", "sync-standby-failover"
+SOLD_TWICE = {"received": 1, "on hand": 0, "sold": 1, "confirmed": 2}
+SOLD_ONCE = {**SOLD_TWICE, "confirmed": 1}
+
+
+def committed(slug: str, sandbox: Sandbox) -> list[str]:
+    """Return the schedule in which A runs alone until it has sent COMMIT."""
+    schedule: list[str] = []
+    while not schedule or replay(slug, schedule, sandbox).steps[-1].does != "COMMIT":
+        schedule.append("A")
+    return schedule
+
+
+def test_the_commit_waits_for_the_standby_and_the_same_failover_loses_nothing(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Negative controls: without its setting, the sound rung breaks; once the standby has the commit, neither does."""
+    run = replay(ASYNC, [*committed(ASYNC, sandbox), "S", "failover"], sandbox, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, SOLD_ONCE)
+    schedule = committed(SYNC, sandbox)
+    waiting = replay(SYNC, schedule, sandbox)
+    assert (waiting.steps[-1].blocked, "A" in waiting.steps[-1].answers) == (("A",), False)
+    run = replay(SYNC, [*schedule, "failover"], sandbox, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, SOLD_ONCE)
+    received = replay(SYNC, [*schedule, "S"], sandbox)
+    assert (received.steps[-1].blocked, received.steps[-1].answers["A"]) == ((), "sold")
+    run = replay(SYNC, [*schedule, "S", "failover"], sandbox, to_the_end=True)
+    assert (run.broken, run.ledger) == (None, SOLD_ONCE)
+    assert run.steps[-1].answers == {"A": "sold", "B": "sold out", "S": "up to date"}
+    monkeypatch.setattr(SyncStandbyFailover, "_place", LADDER[ASYNC].code._place)  # type: ignore[attr-defined]
+    run = replay(SYNC, [*committed(SYNC, sandbox), "failover"], sandbox, to_the_end=True)
+    assert (run.broken, run.ledger) == ("conserved", SOLD_TWICE)
+    assert run.why == "2 sales were confirmed, but the stock fell from 1 to 0."
+
+
+@pytest.mark.parametrize("schedule", ["crash S", "A*9, crash S", "A*9, crash A", "A*9, S, crash B"])
+def test_a_crash_keeps_nobody_from_buying(sandbox: Sandbox, schedule: str) -> None:
+    run = replay(SYNC, steps(schedule), sandbox, to_the_end=True, as_far_as_possible=True)
+    assert (run.broken, run.ledger["sold"]) == (None, 1)
+
+
+@pytest.mark.parametrize(("slug", "size", "broken"), [(ASYNC, 100, "conserved"), (SYNC, 10, None)])
+def test_a_sample_breaks_the_one_and_not_the_other(sandbox: Sandbox, slug: str, size: int, broken: str | None) -> None:
+    entry = LADDER[slug]
+    found = sample(new_experiment(entry, sandbox), bounds_of(entry), faults_of(entry), entry.breaks, size)
+    assert (found.run and found.run.broken) == broken

@@ -9,7 +9,6 @@ from itertools import count
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from lab.checkers.counter import CounterChecker
 from lab.claims import verify
@@ -23,7 +22,6 @@ from lab.explorer.terms import Fault, Invariant, Violation
 from lab.explorer.trace_equivalence import TraceKey
 from lab.ladder.catalogue import LADDER
 from lab.sandbox.clock import TTL
-from lab.sandbox.redis_database import stepping_client
 from lab.sandbox.sandbox import Sandbox
 from lab.workloads import sellers
 from lab.workloads.lock import RedisLockWorkload
@@ -67,9 +65,6 @@ def test_a_flaw_in_a_script_is_found_by_its_fault(
     assert found.run is None or choice in found.run.schedule
 
 
-# Watchdogs
-
-
 class OwnLocks(RedisLockWorkload):
     """Each client has its own lock. At the end, it reports whether it still holds the lock."""
 
@@ -88,9 +83,7 @@ class NoCheck(CounterChecker):
 @pytest.mark.parametrize(
     ("fault", "answers"), [("pause A", {"A": "lost", "B": "held"}), ("expiry", {"A": "held", "B": "held"})]
 )
-def test_only_the_watchdog_of_a_paused_client_does_not_renew(
-    sandbox: Sandbox, fault: str, answers: Mapping[str, str]
-) -> None:
+def test_only_a_paused_clients_watchdog_stops(sandbox: Sandbox, fault: str, answers: Mapping[str, str]) -> None:
     left = ["A", "B", fault]
     experiment = lock_experiment(OwnLocks, checker=NoCheck, exclusive=False)(LADDER["renewal"], sandbox, "AB")
     run = Scheduler(
@@ -118,15 +111,9 @@ def test_a_client_tries_again_after_each_late_grant(sandbox: Sandbox) -> None:
     assert (trace.broken, trace.ledger) == (None, {"received": 10, "left": 8, "confirmed": 2})
 
 
-# How far the search goes
-
-
-def test_a_deep_search_leaves_out_the_third_client_where_none_may_come(sandbox: Sandbox) -> None:
+def test_a_deep_search_says_where_it_ended_and_what_it_broke(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     line = verify.deep("file-lock", sandbox, schedules=5)
-    assert [search["clients"] for search in line["deep"]] == [2]
-
-
-def test_a_deep_search_says_where_it_ended(sandbox: Sandbox) -> None:
+    assert [search["clients"] for search in line["deep"]] == [2], "no third client may come"
     line = verify.deep("guarded-update", sandbox, schedules=20)
     assert (line["verdict"], line["exhausted"]) == ("held", True), "the usual bounds"
     bounds = [(search["clients"], search["preemptions"], search["faults"]) for search in line["deep"]]
@@ -134,9 +121,6 @@ def test_a_deep_search_says_where_it_ended(sandbox: Sandbox) -> None:
     extent = [(search["schedules"], search["sampled"], search["exhausted"]) for search in line["deep"]]
     assert extent == [(9, 0, True), (25, 5, False)]
     assert [search["completed"] for search in line["deep"]] == [5, 1]
-
-
-def test_a_deep_search_that_breaks_a_rung_says_so(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sellers.STRATEGIES, "guarded-update", SellsNothing)
     line = verify.deep("guarded-update", sandbox, schedules=20)
     assert line["verdict"] == "broken"
@@ -186,11 +170,8 @@ def test_pruning_leaves_out_no_outcome(sandbox: Sandbox, slug: str, monkeypatch:
     assert few == many if slug in ("no-lock", "subtract-in-sql", "lua") else few < many
 
 
-# Cleaning up
-
-
 def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker may start before the clients. All clients have the same job, so of the clients only A starts first."""
+    """All clients have the same job, so of the clients only A starts first."""
     first = set()
     play = Scheduler.play
 
@@ -205,16 +186,8 @@ def test_a_worker_may_start_before_the_clients(sandbox: Sandbox, monkeypatch: py
 
 
 def test_clients_that_wait_for_each_other_are_ended(sandbox: Sandbox) -> None:
-    """Clients that wait for each other are ended. No client keeps the lock of a killed one."""
+    """No client keeps the lock of a killed one."""
     for _ in range(10):
         began = time.monotonic()
         assert replay("file-lock", [], sandbox, clients=3).broken is None
         assert time.monotonic() - began < 10
-
-
-def test_hooks_stop_no_other_thread(sandbox: Sandbox) -> None:
-    began = time.monotonic()
-    assert stepping_client(sandbox.redis_url).set("any", "thing")
-    with sandbox.as_default(), connection.cursor() as cursor:
-        cursor.execute("SELECT 1")
-    assert time.monotonic() - began < 5

@@ -20,7 +20,7 @@ HARMLESS = QUIET | {"WATCH"}
 
 
 def test_the_server_agrees_which_commands_only_read(sandbox: Sandbox) -> None:
-    """The server agrees which commands only read. Otherwise the search would skip schedules that it must try."""
+    """Otherwise the search would skip schedules that it must try."""
     for name in sorted((READS | QUIET) - HARMLESS):
         [(_, _, flags, *_)] = sandbox.redis.execute_command("COMMAND INFO", name)
         assert b"readonly" in flags, name
@@ -52,12 +52,9 @@ def test_every_script_is_shown_by_the_name_of_its_file() -> None:
             assert of_commands([command]).does == f"{name}: a"
 
 
-@pytest.mark.parametrize("command", [("KEYS", "*"), ("DBSIZE",), ("FLUSHDB",), ("SOMETHING",)])
-def test_an_unknown_command_touches_everything(command: tuple[str, ...]) -> None:
-    assert of_commands([command]).writes == {EVERYTHING}
-
-
-def test_a_transaction_touches_what_its_commands_touch() -> None:
+def test_an_unknown_command_touches_everything_and_a_transaction_what_its_commands_touch() -> None:
+    for command in (("KEYS", "*"), ("DBSIZE",), ("FLUSHDB",), ("SOMETHING",)):
+        assert of_commands([command]).writes == {EVERYTHING}
     step = of_commands([("MULTI",), ("GET", "a"), ("GET", "b"), ("SET", "b", "1"), ("EXEC",)])
     assert (step.reads, step.writes) == ({"a"}, {"b"})
 
@@ -65,8 +62,6 @@ def test_a_transaction_touches_what_its_commands_touch() -> None:
 READING = ["SELECT 1", 'SELECT "on_hand" FROM "inventory_stockitem" WHERE "sku" = $1']
 CHANGING = [
     'UPDATE "inventory_stockitem" SET "on_hand" = 1',
-    'INSERT INTO "shop_order" VALUES (1)',
-    'DELETE FROM "shop_order"',
     'SELECT "on_hand" FROM "inventory_stockitem" FOR UPDATE',
     'SELECT "on_hand" FROM "inventory_stockitem" FOR NO KEY UPDATE SKIP LOCKED',
     'SELECT "on_hand" FROM "inventory_stockitem" FOR SHARE',
@@ -76,10 +71,7 @@ CHANGING = [
     "SELECT nextval('lock_fence')",
     "SELECT setval('lock_fence', 1)",
     "WITH taken AS (UPDATE inventory_stockitem SET on_hand = 1 RETURNING on_hand) SELECT * FROM taken",
-    "LISTEN channel",
     "COMMIT",
-    "ROLLBACK",
-    "COPY shop_order FROM STDIN",
 ]
 UNSEEN = ["BEGIN", "SET LOCAL lock_timeout = 1", "SAVEPOINT one", "RELEASE SAVEPOINT one", "SHOW lock_timeout"]
 
@@ -94,7 +86,6 @@ def test_a_statement_that_changes_or_locks_something_commutes_with_no_other() ->
 
 
 def test_a_step_of_zookeeper_says_what_it_does_to_the_queue() -> None:
-    """A step of ZooKeeper names its effect on the queue: `create2` joins it and `getChildren` reads it."""
     joins = of_request(Create2("/queue/lock-", b"", [], 3))
     assert (joins.does, joins.writes, joins.reads) == ("create2: joins the queue", {QUEUE}, frozenset())
     looks = of_request(GetChildren("/queue", None))

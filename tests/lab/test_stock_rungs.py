@@ -25,14 +25,10 @@ from tests.factories import new_request
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis")]
 
 WRONG_WITH_ONE_BUYER = {"commit-after-return", "refusal-swallowed", "segmented-keys", "lua-off-by-one"}
-RIGHT_WITH_ONE_BUYER = [slug for slug in RUNGS if slug not in WRONG_WITH_ONE_BUYER]
 
 
 def buy(slug: str, sku: str = "a", quantity: int = 1) -> Placement:
     return RUNGS[slug].place(new_request((sku, quantity)), ledger.save)
-
-
-# One buyer at a time
 
 
 def test_a_commit_after_the_return_leaves_nothing_but_the_answer() -> None:
@@ -42,7 +38,7 @@ def test_a_commit_after_the_return_leaves_nothing_but_the_answer() -> None:
     assert transaction.get_autocommit()
 
 
-@pytest.mark.parametrize("slug", RIGHT_WITH_ONE_BUYER)
+@pytest.mark.parametrize("slug", [slug for slug in RUNGS if slug not in WRONG_WITH_ONE_BUYER])
 def test_one_buyer_after_the_other_gets_the_right_answer(redis: Redis, slug: str) -> None:
     ledger.stock_up("a", 2)
     ledger.stock_up("b", 1)
@@ -96,9 +92,6 @@ LOCKED = {
 """Rungs whose lock is in Redis."""
 
 
-# Copies of the stock in Redis
-
-
 @pytest.mark.parametrize("slug", ["redis-taken-then-the-process-dies", "redis-loses-its-last-second"])
 def test_a_refused_order_returns_its_units_to_the_counter(redis: Redis, slug: str) -> None:
     ledger.stock_up("a", 2)
@@ -129,17 +122,12 @@ def test_each_segment_is_sold_out(redis: Redis, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("segment", range(SEGMENTS))
-def test_a_cart_is_refused_although_the_segments_together_have_enough(
-    segment: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cart_is_refused_although_segments_have_enough(segment: int, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger.stock_up("a", 4)
     send_to(segment, monkeypatch)
     with pytest.raises(SoldOut, match="a: 2 wanted, 1 left"):
         buy("segmented-keys", quantity=2)
     assert ledger.figures("a").on_hand == 4
-
-
-# The ledger
 
 
 def test_the_ledger_refuses_nothing_and_counts_repeated_orders() -> None:
@@ -165,14 +153,11 @@ def test_an_order_is_cancelled_once_and_a_repeated_one_keeps_its_units() -> None
     assert [ledger.cancel(first.id) for _ in range(2)] == [True, False]
     assert [ledger.figures(sku) for sku in "ab"] == [Figures("a", 5, 4, 1), Figures("b", 5, 5, 0)]
     assert ledger.repeated("a") == 0
-
-
-def test_counted_units_return_when_their_order_is_cancelled() -> None:
     ledger.stock_up("a", 5)
-    request = new_request(("a", 2))
-    RUNGS["lock-under-the-wrong-isolation"].place(request, ledger.save)
+    counted = new_request(("a", 2))
+    RUNGS["lock-under-the-wrong-isolation"].place(counted, ledger.save)
     assert ledger.figures("a") == Figures("a", 5, 3, 2)
-    ledger.cancel(request.id)
+    ledger.cancel(counted.id)
     assert ledger.figures("a") == Figures("a", 5, 5, 0)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from lab.claims import stress, witness
-from lab.claims.attempt import LOOKS, PAUSES, STUCK_AFTER, Attempt, RunningClock, running_clock
+from lab.claims.attempt import LOOKS, PAUSES, STUCK_AFTER, Attempt, running_clock
 from lab.claims.client import Client
 from lab.claims.gate import Gate
 from lab.claims.stress import FEW, MANY, QUICK, tries_of
@@ -77,21 +76,6 @@ def test_chance_breaks_no_sound_rung_on_servers_of_its_own(sandbox: Sandbox, slu
     assert happened > 12
 
 
-@pytest.mark.parametrize("slug", ["renewal", "guarded-update"])
-def test_the_checker_decides(sandbox: Sandbox, slug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = type(new_experiment(LADDER[slug], sandbox).checker)
-    original = kind.check
-
-    def check(self: Any, answers: Mapping[str, str]) -> Sequence[Violation]:
-        return [*original(self, answers), ("conserved", "One too many.")]
-
-    monkeypatch.setattr(kind, "check", check)
-    assert stress.stress(slug, sandbox, tries=3)["broken"] == 3
-
-
-# Faults
-
-
 def test_a_fault_happens_in_most_attempts(sandbox: Sandbox) -> None:
     """A fault happens in most attempts: not in all, because it needs a held lock."""
     played = list(attempts("renewal", sandbox, 30, steps=8))
@@ -99,16 +83,7 @@ def test_a_fault_happens_in_most_attempts(sandbox: Sandbox) -> None:
     assert sum(attempt.happened for attempt, _ in played) > 15
 
 
-def test_a_crashed_client_leaves_a_lock_that_expires(sandbox: Sandbox) -> None:
-    crashed = 0
-    for attempt, _ in attempts("set-nx-ex", sandbox, 40, steps=6, fault="crash"):
-        crashed += len(attempt.history.crashed)
-        assert all(client.answer in ("sold", "crashed") for client in attempt.clients)
-    assert crashed > 20
-
-
 def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waiting client, which takes no steps itself, may crash at a step of another client."""
     seen, original = set(), Attempt._crash
 
     def crash(attempt: Attempt, client: Client) -> None:
@@ -121,9 +96,6 @@ def test_a_waiting_client_may_crash_at_the_step_of_another(sandbox: Sandbox, mon
         if len(seen) > 1:
             break
     assert seen == {True, False}
-
-
-# Waiting
 
 
 class Sleepers(RedisLockWorkload):
@@ -163,19 +135,6 @@ def test_only_one_thread_closes_the_gate() -> None:
         assert later
 
 
-def test_the_clock_runs_and_can_be_set_forward(sandbox: Sandbox) -> None:
-    clock, before = RunningClock(), sandbox.clock
-    first = clock()
-    clock.now += 30.0
-    assert 30.0 <= clock() - first < 40.0
-    with running_clock(sandbox):
-        assert isinstance(sandbox.clock, RunningClock)
-    assert sandbox.clock is before
-
-
-# How often
-
-
 @pytest.mark.parametrize(
     ("slug", "breaks_at", "broken", "tries"),
     [("no-lock", 28, 1, 28), ("no-lock", 3, 1, 25), ("no-lock", 99, 0, 30), ("renewal", 28, 0, 25)],
@@ -203,9 +162,6 @@ def test_a_flawed_rung_is_tried_until_it_breaks(
 )
 def test_a_quick_sound_rung_is_tried_more_often(slug: str, seconds: float, tries: int) -> None:
     assert tries_of(LADDER[slug], seconds) == tries
-
-
-# What is stored
 
 
 def test_every_rung_has_a_stored_stress_run_that_fits_its_claim() -> None:

@@ -19,7 +19,6 @@ from loadtest.bench.clients import ClientResults, Plan
 from loadtest.preparation import create_customers
 from servers import ServerError
 from shop.models import Order, Sale
-from tests.loadtest.conftest import bench, report_of
 
 in_process = pytest.mark.django_db(transaction=True)
 
@@ -28,14 +27,10 @@ def sizes(seconds: float = 0.5, **others: Any) -> argparse.Namespace:
     return argparse.Namespace(rounds=1, seconds=seconds, **others)
 
 
-def ignore(_: str) -> None:
-    pass
-
-
 @in_process
 def test_segments_are_measured(redis: Redis) -> None:
     options = sizes(segments=(1, 5), work=(5.0,))
-    one, five = segments.measure_rounds(clients.run, create_customers(8), options, ignore)
+    one, five = segments.measure_rounds(clients.run, create_customers(8), options, str)
     assert (one["segments"], five["segments"]) == (1, 5)
     assert [cell["work_ms"] for cell in five["work"]] == [5.0]
     assert all(cell["orders_per_s"] > 0 for row in (one, five) for cell in row["work"])
@@ -57,7 +52,7 @@ def test_orders_that_hold_all_locks_are_counted(redis: Redis) -> None:
 
 @in_process
 def test_contention_is_measured(redis: Redis) -> None:
-    alone, many = contention.measure_rounds(clients.run, create_customers(8), sizes(0.2, clients=(1, 8)), ignore)
+    alone, many = contention.measure_rounds(clients.run, create_customers(8), sizes(0.2, clients=(1, 8)), str)
     assert (alone["clients"], many["clients"]) == (1, 8)
     assert all(row[name]["orders_per_s"] > 0 for row in (alone, many) for name in ("optimistic", "row-lock"))
     assert all(row[name]["p50_ms"] <= row[name]["p95_ms"] for row in (alone, many) for name in contention.STRATEGIES)
@@ -94,7 +89,7 @@ def test_a_run_that_lost_orders_has_no_figures(redis: Redis, monkeypatch: pytest
 
 @in_process
 @pytest.mark.parametrize("fails", ["save", "connection"])
-def test_the_error_of_a_client_ends_all(redis: Redis, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+def test_an_error_of_a_client_or_a_process_ends_all(redis: Redis, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     customers = create_customers(4)
 
     def fail(*arguments: object) -> Mapping[Any, Any]:
@@ -108,6 +103,10 @@ def test_the_error_of_a_client_ends_all(redis: Redis, monkeypatch: pytest.Monkey
         monkeypatch.setattr(clients, "connection", SimpleNamespace(ensure_connection=fail))
         with pytest.raises(ValueError, match="the reason"):
             clients.run(Plan(1, "sku", "row-lock", customers, 60))
+    monkeypatch.setattr(client_processes.sys, "executable", "/bin/false")
+    with ClientProcesses(2) as processes, pytest.raises(RuntimeError, match="A process with clients has ended"):
+        processes.run(Plan(1, "sku", "row-lock", [1, 2], 1))
+    assert all(process.returncode for process in processes.processes)
 
 
 @pytest.mark.django_db
@@ -119,13 +118,6 @@ def test_more_clients_than_postgres_has_connections_are_refused() -> None:
     with pytest.raises(ServerError, match=f"Postgres accepts {most} connections. {most} clients need"):
         contention.require_connections(most)
     assert max(contention.CLIENTS) + contention.OTHER_CONNECTIONS <= most
-
-
-def test_a_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_processes.sys, "executable", "/bin/false")
-    with ClientProcesses(2) as processes, pytest.raises(RuntimeError, match="A process with clients has ended"):
-        processes.run(Plan(1, "sku", "row-lock", [1, 2], 1))
-    assert all(process.returncode for process in processes.processes)
 
 
 def test_tables_show_every_figure() -> None:
@@ -147,26 +139,3 @@ def test_tables_show_every_figure() -> None:
     table = contention.report_table([{"clients": 8, "optimistic": one, "row-lock": one}])
     cells = [cell for column in table.columns for cell in column.cells]
     assert cells == ["8", "2.00", "25%", "100", "100", "2", "2"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("subject", "options"),
-    [
-        ("segments", ("--segments", "1", "2", "--work", "0", "2", "--clients", "4")),
-        ("contention", ("--clients", "1", "6")),
-    ],
-)
-def test_the_last_line_is_json(environment: dict[str, str], subject: str, options: tuple[str, ...]) -> None:
-    report = report_of(bench(environment, subject, "--json", "--rounds", "1", "--seconds", "0.3", *options))
-    assert {"cpus", "processor", "python", "rounds", "seconds"} <= set(report["machine"])
-    if subject == "segments":
-        assert [row["segments"] for row in report["segments"]] == [1, 2]
-        cells = [cell for row in report["segments"] for cell in row["work"]]
-        assert all(0 < cell["least"] <= cell["orders_per_s"] <= cell["most"] for cell in cells)
-        assert all(0 < cell["cpu"] <= 1 for cell in cells)
-    else:
-        assert [row["clients"] for row in report["clients"]] == [1, 6]
-        assert all(row[name]["orders_per_s"] > 0 for row in report["clients"] for name in contention.STRATEGIES)
-        # Clients of several processes update one row, so some updates fail. The report adds them up.
-        assert report["clients"][1]["optimistic"]["failed_per_order"] > 0

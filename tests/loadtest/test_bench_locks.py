@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from loadtest.bench.addresses import Addresses, running_servers
-from loadtest.bench.contenders import ALL, LOCKS, PEERS, session
+from loadtest.bench.addresses import running_servers
+from loadtest.bench.contenders import LOCKS, PEERS, session
 from loadtest.bench.lock_sessions import TTL
 from locking import Lease
 from locking.renewal import watchdog
@@ -54,27 +53,23 @@ def test_only_contenders_on_zookeeper_need_it(tmp_path: Path) -> None:
     assert list(report_of(bench_locks("--only", "redis", PATH=str(tmp_path)))["locks"]) == ["redis"]
 
 
-@pytest.fixture(scope="module")
-def at() -> Iterator[Addresses]:
-    with running_servers(ALL) as addresses:
-        yield addresses
-
-
 @needs_zookeeper
-@pytest.mark.parametrize("name", ["zookeeper", "etcd", "insert"])
-def test_commands_of_the_holder_are_not_counted_for_the_waiter(at: Addresses, name: str) -> None:
-    with session(name, at) as holder, session(name, at) as own:
-        assert own.sent is not None
-        release = holder.make("held")()
-        lease = release.__self__
-        assert isinstance(lease, Lease)
-        renewer = watchdog._watched[lease.token].renewer
-        assert renewer is not None
-        before = own.sent()
-        assert [renewer.renew([lease], 5.0) for _ in range(20)] == [[True]] * 20
-        assert own.sent() - before <= 1  # the session's own ping
-        before = own.sent()
-        for _ in range(10):
-            own.make("own")()()
-        assert own.sent() - before >= 20
-        release()
+def test_commands_of_the_holder_are_not_counted_for_the_waiter() -> None:
+    names = ("zookeeper", "etcd", "insert")
+    with running_servers(names) as at:
+        for name in names:
+            with session(name, at) as holder, session(name, at) as own:
+                assert own.sent is not None
+                release = holder.make("held")()
+                lease = release.__self__
+                assert isinstance(lease, Lease)
+                renewer = watchdog._watched[lease.token].renewer
+                assert renewer is not None
+                before = own.sent()
+                assert [renewer.renew([lease], 5.0) for _ in range(20)] == [[True]] * 20
+                assert own.sent() - before <= 1  # the session's own ping
+                before = own.sent()
+                for _ in range(10):
+                    own.make("own")()()
+                assert own.sent() - before >= 20
+                release()

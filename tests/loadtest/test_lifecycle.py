@@ -59,9 +59,7 @@ def commands_in(folder: Path) -> str:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=["Ctrl-C", "SIGTERM", "SIGKILL"]
 )
-def test_an_interrupted_rush_leaves_no_process(
-    environment: dict[str, str], own_folder: Path, number: signal.Signals
-) -> None:
+def test_an_ended_rush_leaves_no_process(environment: dict[str, str], own_folder: Path, number: signal.Signals) -> None:
     rush = start(environment, own_folder, "rush", "--stock", "20000", "--clients", "20")
     wait_for(lambda: "locust" in commands_in(own_folder), timeout=60)
     os.kill(rush.pid, number)
@@ -103,21 +101,16 @@ def test_the_demo_shows_its_table_and_serves_until_ctrl_c(environment: dict[str,
     assert sockets(RunFolder(own_folder)) == []
 
 
-@pytest.mark.parametrize("command", ["demo", "rush"])
-def test_a_given_server_that_does_not_answer_is_reported(manage: Manage, command: str) -> None:
-    done = manage(command, REDIS_URL="redis://127.0.0.1:1/0", SECRET_KEY="s" * 50)
-    assert done.returncode == 2
-    assert "No answer from valkey." in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("command", ["demo", "serve"])
-def test_a_busy_port_is_reported(manage: Manage, command: str) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+def test_a_given_server_that_does_not_answer_and_a_busy_port_are_reported(manage: Manage) -> None:
+    for command in ("demo", "rush"):
+        done = manage(command, REDIS_URL="redis://127.0.0.1:1/0", SECRET_KEY="s" * 50)
+        assert done.returncode == 2
+        assert "No answer from valkey." in done.stderr
+        assert "Traceback" not in done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = manage(command, "--port", str(port))
-    assert done.returncode != 0
-    assert f"Port {port} is in use." in done.stderr
-    assert "--port" in done.stderr
+        for command in ("demo", "serve"):
+            done = manage(command, "--port", str(port))
+            assert done.returncode != 0
+            assert f"Port {port} is in use." in done.stderr
+            assert "--port" in done.stderr

@@ -72,9 +72,7 @@ def test_orders_of_three_from_four_segments_of_25_strand_a_unit_in_each(
     ("option", "name", "waits"),
     [("--rung", "exception-leaves-the-lock", True), ("--strategy", "redis-lock", False)],
 )
-def test_a_refusal_that_leaves_the_lock_blocks_others_for_the_ttl(
-    rush: RunRush, option: str, name: str, waits: bool
-) -> None:
+def test_a_refusal_that_leaves_the_lock_blocks_others(rush: RunRush, option: str, name: str, waits: bool) -> None:
     code, result = rush(option, name, "--stock", "2", "--clients", "8")
     assert (code, result["sold"], result["on_hand"]) == (0, 2, 0)
     assert (result["busy"] > 0) is waits

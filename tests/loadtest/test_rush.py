@@ -78,7 +78,7 @@ def test_the_time_limit_ends_the_burst_with_a_verdict(manage: Manage, shop: str)
 
 
 @pytest.mark.django_db
-def test_more_buyers_than_open_files_are_refused_before_the_burst() -> None:
+def test_more_buyers_than_open_files_are_refused_before_the_burst(settings: Any) -> None:
     """The code runs in a separate process, because a process cannot raise its lowered limit again."""
     code = (
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 500))\n"
@@ -93,9 +93,7 @@ def test_more_buyers_than_open_files_are_refused_before_the_burst() -> None:
     assert message.startswith("This process may open 500 files, too few for 300 buyers and Locust itself.")
     assert "--clients 244" in message
     assert limits == "500 500"
-
-
-def test_more_buyers_than_connections_are_a_warning(settings: Any) -> None:
+    # More buyers than connections of the shop are a warning.
     assert connection_warning(10_000) == ""
     settings.WEB_PROCESSES, settings.WEB_CONNECTIONS = 2, 1024
     assert connection_warning(2048) == ""
@@ -103,10 +101,12 @@ def test_more_buyers_than_connections_are_a_warning(settings: Any) -> None:
 
 
 @pytest.mark.django_db
-def test_there_can_be_more_customers_than_parameters_of_a_statement() -> None:
+def test_there_can_be_more_customers_and_orders_than_parameters_of_a_statement() -> None:
     first = create_customers(65_600)
     assert len(set(first)) == 65_600
     assert create_customers(3) == first[:3]
+    burst = Burst("guarded-update", "", 1, {"a": 1}, "9.90", 1, 1, customers=[])
+    assert outcome.count_missing(burst, [str(uuid4()) for _ in range(65_600)]) == 65_600
 
 
 @pytest.mark.parametrize(
@@ -139,11 +139,7 @@ def test_a_confirmed_order_without_a_row_is_missing(redis: Redis) -> None:
     order = buy(offer, a=1).order
     confirmed = [str(order.pk), str(uuid4())]
     assert outcome.count_missing(burst_of(offer, "guarded-update", 1), confirmed) == 1
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_confirmed_order_of_a_rung_without_a_row_is_missing() -> None:
-    """An order of a rung has a row for each item, and counts once."""
+    # An order of a rung has a row for each item, and counts once.
     burst = Burst("", "subtract-in-sql", 1, {"a": 1, "b": 2}, "9.90", 1, 1, customers=[])
     saved = uuid4()
     RungOrder.objects.bulk_create(RungOrder(order=saved, customer=1, key="k", sku=sku, quantity=1) for sku in "ab")
@@ -178,30 +174,25 @@ def test_an_order_that_is_still_queued_is_not_missing(redis: Redis, monkeypatch:
     assert (verdict["missing"], verdict["sold"], holds(verdict)) == (0, 1, True)
 
 
-@pytest.mark.django_db
-def test_more_orders_than_parameters_of_a_statement_are_looked_up() -> None:
-    burst = Burst("guarded-update", "", 1, {"a": 1}, "9.90", 1, 1, customers=[])
-    assert outcome.count_missing(burst, [str(uuid4()) for _ in range(65_600)]) == 65_600
-
-
 def test_without_json_the_verdict_is_a_line(manage: Manage) -> None:
     done = manage("rush", "--stock", "3", "--clients", "4")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"{DEFAULT}: conserved: 3 of 3 sold, each once"
 
 
-@pytest.mark.parametrize("url", ["shop", "127.0.0.1:8000", "http://127.0.0.1:port", "http://two words", "http://[::1"])
-def test_a_url_that_is_none_is_reported(url: str) -> None:
-    refuses(url)
+def refuses(url: str) -> str:
+    with pytest.raises(CommandError, match="No healthy shop answers at") as refused:
+        call_command("rush", url=url)
+    assert refused.value.returncode == 2
+    return str(refused.value)
 
 
-def test_a_shop_that_does_not_answer_is_reported() -> None:
+def test_a_url_that_is_none_or_that_no_shop_answers_at_is_reported() -> None:
+    for url in ("shop", "127.0.0.1:8000", "http://127.0.0.1:port", "http://two words", "http://[::1"):
+        refuses(url)
     url = f"http://127.0.0.1:{free_port()}"
     assert f"{url}/health/" in refuses(url)
-
-
-def test_a_server_of_another_protocol_is_reported() -> None:
-    """A server such as Valkey answers the request with an error of its own protocol."""
+    # A server such as Valkey answers the request with an error of its own protocol.
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -214,13 +205,6 @@ def test_a_server_of_another_protocol_is_reported() -> None:
         thread.start()
         refuses(f"http://127.0.0.1:{server.getsockname()[1]}")
         thread.join()
-
-
-def refuses(url: str) -> str:
-    with pytest.raises(CommandError, match="No healthy shop answers at") as refused:
-        call_command("rush", url=url)
-    assert refused.value.returncode == 2
-    return str(refused.value)
 
 
 def test_a_burst_that_nobody_was_served_in_has_no_verdict(manage: Manage, shop: str) -> None:
@@ -286,9 +270,7 @@ def json_lines(environment: dict[str, str], *arguments: str) -> Iterator[subproc
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )
-def test_options_are_explained_and_checked_before_anything_starts(
-    manage: Manage, option: tuple[str, ...], message: str
-) -> None:
+def test_options_are_checked_before_anything_starts(manage: Manage, option: tuple[str, ...], message: str) -> None:
     done = manage("rush", *option)
     assert done.returncode == (0 if option == ("--help",) else 2)
     assert message in " ".join((done.stdout + done.stderr).split())

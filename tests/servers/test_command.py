@@ -17,6 +17,12 @@ from tests.servers.support import server_processes
 pytestmark = pytest.mark.slow
 
 SECRET_KEY = "only-for-tests-" + "x" * 50
+GIVEN = {
+    "DATABASE_URL": "postgres://eve:hunter2@127.0.0.1:1/shop?password=hunter2",
+    "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0",
+    "SECRET_KEY": SECRET_KEY,
+}
+"""Addresses that keep `manage.py servers` from starting Postgres and Valkey."""
 RUNS_VALKEY = """
 import signal, sys
 from pathlib import Path
@@ -110,12 +116,7 @@ def test_only_valkey_is_started_beside_a_given_database(folder: RunFolder) -> No
 
 
 def test_nothing_is_started_when_both_are_given(folder: RunFolder) -> None:
-    given = {
-        "DATABASE_URL": "postgres://eve:hunter2@127.0.0.1:1/shop?password=hunter2",
-        "REDIS_URL": "redis://:hunter2@127.0.0.1:1/0",
-        "SECRET_KEY": SECRET_KEY,
-    }
-    started = manage(folder, "start", **given)
+    started = manage(folder, "start", **GIVEN)
     assert (started.returncode, "Nothing to start" in started.stdout) == (1, True)
     assert "No answer from postgres and valkey." in started.stderr
     assert "hunter2" not in started.stdout + started.stderr

@@ -21,9 +21,8 @@ from servers.folder import unprivileged_user
 from servers.status import Status
 from servers.zookeeper import ZooKeeper
 from tests.lock_servers import needs_zookeeper
-from tests.locking.zookeeper_support import require_zookeeper
 from tests.servers.support import kill, processes_naming
-from tests.servers.test_command import SECRET_KEY, manage
+from tests.servers.test_command import GIVEN, manage
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -91,19 +90,6 @@ def test_it_is_private_and_ends_an_orphan(server: Etcd | ZooKeeper) -> None:
     second.stop()
 
 
-def test_a_failed_start_of_etcd_shows_the_log(folder: RunFolder) -> None:
-    folder.create()
-    with pytest.raises(ServerError, match="election"):
-        Etcd(folder.path / "etcd", extra=["--election-timeout=1"]).start()
-
-
-def test_a_failed_start_of_zookeeper_shows_the_log(folder: RunFolder) -> None:
-    require_zookeeper()
-    folder.create()
-    with pytest.raises(ServerError, match=r"(?s)zookeeper ended with status.*(tickTime|NumberFormat)"):
-        ZooKeeper(folder.path / "zookeeper", extra={"tickTime": "nonsense"}).start()
-
-
 def test_a_missing_zookeeper_is_reported(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zookeeper, "CLASSES", (Path(os.devnull) / "zookeeper.jar",))
     assert not zookeeper.available()
@@ -112,12 +98,6 @@ def test_a_missing_zookeeper_is_reported(folder: RunFolder, monkeypatch: pytest.
 
 
 KINDS = [etcd.cluster, pytest.param(zookeeper.cluster, marks=needs_zookeeper)]
-GIVEN = {
-    "DATABASE_URL": "postgres://eve@127.0.0.1:1/shop",
-    "REDIS_URL": "redis://127.0.0.1:1/0",
-    "SECRET_KEY": SECRET_KEY,
-}
-"""Addresses that keep `manage.py servers` from starting Postgres and Valkey."""
 
 
 @pytest.fixture(params=KINDS)
@@ -160,7 +140,7 @@ def test_a_leader_that_is_cut_off_is_replaced(cluster: Cluster[Any]) -> None:
 
 
 def test_the_network_is_the_only_way_between_the_members(cluster: Cluster[Any]) -> None:
-    """Members connect to each other only through proxies, so no connection escapes a cut."""
+    """No connection escapes a cut."""
     ports = {
         port
         for ports in json.loads(next(cluster.members[0].folder.parent.glob("*.ports")).read_text())
@@ -172,13 +152,6 @@ def test_the_network_is_the_only_way_between_the_members(cluster: Cluster[Any]) 
         to_others = {one.raddr.port for one in found if one.raddr and one.laddr.port not in own}
         assert not to_others & ports
         assert to_others & {*cluster.network.proxies}
-
-
-def test_a_cluster_without_proxies_cannot_be_cut(folder: RunFolder) -> None:
-    folder.create()
-    cluster = etcd.cluster(folder.path)
-    with pytest.raises(ServerError, match="without a network"):
-        cluster.isolate(cluster.members[0])
 
 
 @pytest.mark.parametrize("name", ["etcd", pytest.param("zookeeper", marks=needs_zookeeper)])
@@ -196,9 +169,11 @@ def test_the_command_starts_and_stops_a_cluster(folder: RunFolder, name: str) ->
     assert not folder.path.exists()
 
 
-def test_orphans_of_a_cluster_are_ended(folder: RunFolder) -> None:
+def test_a_cluster_without_proxies_cannot_be_cut_and_its_orphans_are_ended(folder: RunFolder) -> None:
     folder.create()
     left = etcd.cluster(folder.path)
+    with pytest.raises(ServerError, match="without a network"):
+        left.isolate(left.members[0])
     left.launch()
     with Servers(folder, runs=["etcd"]) as servers:
         (again,) = servers.clusters

@@ -88,7 +88,6 @@ def test_it_can_be_stopped_and_started_again(log: Path) -> None:
         (DEFAULT_INTERRUPT, {"stop_signal": 2}, WAIT_TIMEOUT, signal.SIGINT),
         (STUBBORN, {}, 0.5, signal.SIGKILL),
     ],
-    ids=["its own stop signal", "ignores it"],
 )
 def test_stop_sends_the_stop_signal_and_then_kills(
     log: Path, code: str, options: dict[str, int], timeout: float, ends_by: signal.Signals
@@ -117,15 +116,12 @@ def test_children_that_it_left_behind_end_once_its_end_is_noticed(log: Path) -> 
     wait_for(lambda: gone(left))
 
 
-def test_it_is_started_from_the_main_thread_only(log: Path) -> None:
+def test_another_thread_a_missing_command_or_a_link_as_its_log_is_an_error(log: Path, tmp_path: Path) -> None:
     child = child_of(PAUSE, log)
     with ThreadPoolExecutor(1) as pool, pytest.raises(ServerError, match="main thread"):
         pool.submit(child.start).result()
     assert not child.alive
     assert not log.exists()
-
-
-def test_a_missing_command_or_a_link_as_its_log_is_an_error(log: Path, tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"child cannot be run \(/no/such/program\)"):
         Child("child", ["/no/such/program"], log=log).start()
     log.unlink()
@@ -147,16 +143,13 @@ def test_waiting_for_its_end_succeeds_when_it_ends_between_two_checks(log: Path)
     assert not child.alive
 
 
-def test_an_early_end_is_reported_with_the_output_of_this_run(log: Path) -> None:
+def test_a_child_that_ends_early_or_never_gets_ready_is_reported_with_its_output(log: Path) -> None:
     log.write_text("from an earlier run\n")
     child = child_of("import sys; sys.exit('no space left')", log)
     child.start()
     with pytest.raises(ServerError, match=r"ended with status 1\.\n  no space left") as error:
         child.wait_until(lambda: False, 30.0)
     assert "earlier" not in str(error.value)
-
-
-def test_a_child_that_never_gets_ready_is_reported_and_left_running(log: Path) -> None:
     child = started(PAUSE, log)
     with pytest.raises(ServerError, match=r"not ready within 0 s\.\n  ready"):
         child.wait_until(lambda: False, 0.1)

@@ -139,7 +139,6 @@ def test_a_program_of_nobody_reads_no_data(folder: RunFolder, reader: str) -> No
 
 @as_root
 def test_data_of_an_earlier_version_is_taken_over(folder: RunFolder) -> None:
-    """Data that an earlier version left to the user `nobody` is given to the servers' user."""
     with Servers(folder):
         write_one(folder)
     nobody = pwd.getpwnam("nobody")
