@@ -325,11 +325,12 @@ def assert_refused_for_now(response: Any) -> None:
 def test_without_a_free_sandbox_or_redis_a_visitor_is_told_when_to_retry(
     client: Client, settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    running, settings.REDIS_LOCATION = settings.REDIS_LOCATION, f"unix://{tmp_path}/none"
     with monkeypatch.context() as patch:
-        patch.setattr(settings, "REDIS_LOCATION", f"unix://{tmp_path}/none")
         patch.setattr(pool, "_idle", {})
         response = play(client, "no-lock", "A")
     assert_refused_for_now(response)
+    settings.REDIS_LOCATION = running
     assert "The lab's servers do not answer" in text(response)
     settings.LAB_SANDBOXES = 1
     with borrowed(), monkeypatch.context() as patch:
