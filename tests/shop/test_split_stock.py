@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from inventory import sold_out, stock
-from inventory.errors import SoldOut, StockElsewhere, StockNotLoaded, TryAgain
+from inventory.errors import CorrectionTooLarge, SoldOut, StockElsewhere, StockNotLoaded, TryAgain
 from inventory.models import StockItem, StockMovement, StockSegment, StockUnit
 from inventory.strategies import registry
 from shop import conservation
@@ -294,6 +294,16 @@ def test_a_reopened_sale_is_loaded_and_unloaded_again(name: str, advanced: bool)
     close_now(offer)
     lifecycle.advance()
     assert split() == (0, "")
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_a_correction_finds_split_units(name: str) -> None:
+    offer = on_sale({"a": 10}, strategy=name)
+    stock.move("a", StockMovement.Kind.CORRECTED, -4, why="broken")
+    assert stock.on_hand("a") == 6
+    with pytest.raises(CorrectionTooLarge, match="cannot remove 7 units, only 6 are on hand"):
+        stock.move("a", StockMovement.Kind.CORRECTED, -7, why="broken")
+    assert_all_can_be_bought(offer, 6)
 
 
 def test_a_late_payment_locks_no_segment_before_its_skus() -> None:
