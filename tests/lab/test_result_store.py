@@ -12,8 +12,10 @@ import pytest
 from django.test import Client
 
 from lab.claims import comparisons, result_store, witness
+from lab.claims.stress import FEW, WITH_STANDBY
 from lab.explorer import source_line
 from lab.ladder.catalogue import LADDER
+from lab.workloads.registry import WITH_A_STANDBY
 from tests.waiting import wait_for
 
 LINE = {"broken": 1, "tries": 2}
@@ -164,3 +166,11 @@ def test_an_edited_docstring_moves_a_stored_line(tmp_path: Path, monkeypatch: py
     assert source_line.find_line("lock.py", 3, "removed()") == 0
     assert source_line.find_line("gone.py", 3, "send()") == source_line.find_line("", 0, "") == 0
     assert source_line.code_at("lock.py", 6) == "wait()"
+
+
+def test_every_rung_has_a_stored_stress_run_that_fits_its_claim() -> None:
+    lines = json.loads(witness.STRESS.read_text(encoding="utf-8"))
+    assert {*lines} == {*LADDER}
+    assert all((line["broken"] > 0) == (LADDER[slug].claim == "flawed") for slug, line in lines.items())
+    least = {slug: WITH_STANDBY if slug in WITH_A_STANDBY else FEW for slug in lines}
+    assert [slug for slug, line in lines.items() if line["tries"] < least[slug]] == []
