@@ -258,12 +258,13 @@ def test_slow_clients_cost_a_burst_at_most_a_tenth(server: tuple[int, psutil.Pro
     tokens = [access_token(new_customer()) for _ in range(1000)]
     burst()
     alone, beside = [], []
-    for _ in range(5):
+    # Compare the least of each, because other load on the machine only adds CPU time: a processor that shares its core
+    # with a busy one needs up to twice as much. On a busy machine, five rounds may not have one quiet burst of each.
+    while len(alone) < 5 or (len(alone) < 15 and min(beside) > 1.1 * min(alone)):
         alone.append(burst())
         with slow_clients(port, 500):
             beside.append(burst())
-    # Compare the least of each, because other load on the machine only adds CPU time.
-    assert min(beside) <= 1.1 * min(alone)
+    assert min(beside) <= 1.1 * min(alone), (alone, beside)
 
 
 def cpu_seconds(process: psutil.Process) -> float:
