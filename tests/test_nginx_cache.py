@@ -43,7 +43,7 @@ class Shop(ThreadingHTTPServer):
         self.lasting = 60
         """Seconds for which a proxy may keep a page."""
         self.pause = 0.0
-        """Seconds before an answer."""
+        """Seconds before an answer: with a slow shop, other requests for the same page arrive meanwhile."""
         self.fault = ""
         """How requests fail: a status is sent, `away` closes the connection, and `hangs` sends nothing."""
 
